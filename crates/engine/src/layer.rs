@@ -205,25 +205,23 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         }
         newest => {
             let token = newest.as_ref().map(|plan| after(plan.run)).unwrap_or_default();
-            let why = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
-            commit_plan(seen, repository, source, history, &token, why)
+            let reason = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
+            let wish = PlanWish { token, kind: TriggerKind::Commit, reason, preceding: 0 };
+            plan_or_pause(seen, repository, source, history, wish)
         }
     }
 }
 
-/// The relevant commit has no plan yet.
-fn commit_plan(
+/// A plan under the wish `token`. One that failed for good is tried again at the next drift check: each such check is a wish of
+/// its own, named after the failure before it. Bounded by the runs that are kept.
+fn plan_or_pause(
     seen: &Observed<'_>,
     repository: &TerraformRepository,
     source: &Source,
     history: &History<'_>,
-    token: &str,
-    why: String,
+    plan: PlanWish,
 ) -> Need {
-    let trigger = Trigger { kind: TriggerKind::Commit, by: None, reason: why.clone() };
-    // A plan that failed for good is tried again at the next drift check: each such check is a wish of its own, named after
-    // the failure before it. Bounded by the runs that are kept.
-    let mut token = token.to_owned();
+    let PlanWish { mut token, kind, reason, preceding } = plan;
     let mut failed = None;
     for _ in 0..=history.newest_first.len() {
         match history.named(&name(seen, Action::Plan, &source.relevant, None, &token)) {
@@ -234,22 +232,27 @@ fn commit_plan(
             None => break,
         }
     }
-    match failed {
-        None => start_plan(seen, source, &token, trigger, 0, why),
-        Some(run) => {
-            let again = later(finished_at(run).unwrap_or(seen.now), drift_interval(seen, repository));
-            if seen.now >= again {
-                return start_plan(seen, source, &token, trigger, 0, why);
-            }
-            let why = format!(
-                "{}; a new commit or the annotation {} tries again: {}",
-                gave_up(run),
-                annotation::SYNC,
-                result_message(run)
-            );
-            hold(LayerState::PlanNeeded, "GaveUp", why, Standing::Stuck, Wake::At(again))
-        }
+    let trigger = Trigger { kind, by: None, reason: reason.clone() };
+    let Some(run) = failed else { return start_plan(seen, source, &token, trigger, preceding, reason) };
+    let again = later(finished_at(run).unwrap_or(seen.now), drift_interval(seen, repository));
+    if seen.now >= again {
+        return start_plan(seen, source, &token, trigger, preceding, reason);
     }
+    let why = format!(
+        "{}; a new commit or the annotation {} tries again: {}",
+        gave_up(run),
+        annotation::SYNC,
+        result_message(run)
+    );
+    hold(LayerState::PlanNeeded, "GaveUp", why, Standing::Stuck, Wake::At(again))
+}
+
+/// Why a plan is wished for, and under which token.
+struct PlanWish {
+    token: String,
+    kind: TriggerKind,
+    reason: String,
+    preceding: u32,
 }
 
 /// The relevant commit is planned: is there something to apply, and may it be?
@@ -266,8 +269,8 @@ fn after_plan(
             return None;
         }
         let reason = "the last look at the infrastructure is older than the drift interval".to_owned();
-        let trigger = Trigger { kind: TriggerKind::Drift, by: None, reason: reason.clone() };
-        Some(start_plan(seen, source, &after(run), trigger, 0, reason))
+        let wish = PlanWish { token: after(run), kind: TriggerKind::Drift, reason, preceding: 0 };
+        Some(plan_or_pause(seen, repository, source, history, wish))
     };
     let in_sync = |since: Timestamp| {
         let next = later(since, interval);
@@ -287,7 +290,7 @@ fn after_plan(
             let at = finished_at(apply).unwrap_or(seen.now);
             drift(at, apply).unwrap_or_else(|| in_sync(at))
         }
-        Some(apply) => after_failed_apply(seen, repository, source, apply),
+        Some(apply) => after_failed_apply(seen, repository, source, history, apply),
         None => match permit(seen, repository, plan) {
             Permit::Now(trigger) => start_apply(seen, plan, trigger),
             Permit::Wait { reason, why } => drift(plan.made_at, plan.run).unwrap_or_else(|| {
@@ -308,6 +311,7 @@ fn after_failed_apply(
     seen: &Observed<'_>,
     repository: &TerraformRepository,
     source: &Source,
+    history: &History<'_>,
     apply: &TerraformRun,
 ) -> Need {
     let failures = apply.spec.preceding_failures.saturating_add(1);
@@ -319,9 +323,9 @@ fn after_failed_apply(
     let again = later(finished, pause);
     if seen.now >= again {
         let reason = format!("the apply before failed ({})", result_reason(apply));
-        let trigger = Trigger { kind: TriggerKind::Failure, by: None, reason: reason.clone() };
         let preceding = if exhausted { 0 } else { failures };
-        return start_plan(seen, source, &after(apply), trigger, preceding, reason);
+        let wish = PlanWish { token: after(apply), kind: TriggerKind::Failure, reason, preceding };
+        return plan_or_pause(seen, repository, source, history, wish);
     }
     let (reason, why, standing) = if exhausted {
         (
