@@ -1,0 +1,2 @@
+//! `cargo xtask`: what a developer runs beside the compiler.
+fn main() {}
