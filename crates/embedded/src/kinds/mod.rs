@@ -1,0 +1,1 @@
+//! Which kinds the API serves: the built-in table and those that CustomResourceDefinitions add.

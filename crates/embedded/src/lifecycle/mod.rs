@@ -1,0 +1,1 @@
+//! What a cluster does by itself: garbage collection, namespaces, default service accounts.

@@ -1,0 +1,95 @@
+//! The schema as data: one [`Node`] per place in an object. How it is parsed, and what is done with it, lives beside this file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+/// One place in an object. Shared, because the schemas of built-in kinds refer to one another, some of them to themselves.
+#[derive(Debug, Clone, Default)]
+pub struct Node {
+    pub kind: Option<Type>,
+    pub description: Option<String>,
+    pub properties: BTreeMap<String, Arc<Node>>,
+    /// The schema of a map's values. `properties` and this exclude each other.
+    pub additional: Option<Arc<Node>>,
+    pub items: Option<Arc<Node>>,
+    pub required: Vec<String>,
+    pub default: Option<Value>,
+    pub nullable: bool,
+    pub format: Option<String>,
+    pub pattern: Option<String>,
+    pub enumeration: Vec<Value>,
+    pub minimum: Option<f64>,
+    pub maximum: Option<f64>,
+    pub exclusive_minimum: bool,
+    pub exclusive_maximum: bool,
+    pub multiple_of: Option<f64>,
+    pub min_length: Option<u64>,
+    pub max_length: Option<u64>,
+    pub min_items: Option<u64>,
+    pub max_items: Option<u64>,
+    pub unique_items: bool,
+    pub min_properties: Option<u64>,
+    pub max_properties: Option<u64>,
+    pub all_of: Vec<Arc<Node>>,
+    pub any_of: Vec<Arc<Node>>,
+    pub one_of: Vec<Arc<Node>>,
+    pub not: Option<Arc<Node>>,
+    /// `x-kubernetes-int-or-string`.
+    pub int_or_string: bool,
+    /// `x-kubernetes-preserve-unknown-fields`.
+    pub preserve_unknown: bool,
+    /// `x-kubernetes-embedded-resource`.
+    pub embedded_resource: bool,
+    pub list_type: ListType,
+    pub list_map_keys: Vec<String>,
+    pub map_type: MapType,
+    /// `x-kubernetes-patch-merge-key`, of built-in kinds only.
+    pub patch_merge_key: Option<String>,
+    /// `x-kubernetes-patch-strategy` (comma-separated), of built-in kinds only.
+    pub patch_strategies: Vec<String>,
+    /// `x-kubernetes-validations`.
+    pub validations: Vec<Rule>,
+    /// The name of a built-in type this place refers to, such as `io.k8s.api.core.v1.Container`: set instead of the other
+    /// fields where the type is part of a cycle, and looked up when it is reached.
+    pub reference: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Type {
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+}
+
+/// `x-kubernetes-list-type`: how server-side apply sees a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListType {
+    #[default]
+    Atomic,
+    Set,
+    Map,
+}
+
+/// `x-kubernetes-map-type`: whether an object is owned field by field or as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MapType {
+    #[default]
+    Granular,
+    Atomic,
+}
+
+/// One entry of `x-kubernetes-validations`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    pub rule: String,
+    pub message: Option<String>,
+    pub message_expression: Option<String>,
+    pub reason: Option<String>,
+    pub field_path: Option<String>,
+    pub optional_old_self: bool,
+}
