@@ -1,1 +1,19 @@
-//! Who is asking and what they may do.
+//! Who is asking and what they may do: identities, tokens, RBAC, impersonation, reviews, admission.
+//!
+//! The HTTP layer reads the [`Identity`] from the request's extensions, asks [`Authorizer::check`] before each verb and
+//! `admission::admit` before each write. Nothing here parses paths or writes objects.
+
+pub mod attributes;
+pub mod authorizer;
+pub mod identity;
+pub mod impersonation;
+pub mod index;
+pub mod layers;
+pub mod refusal;
+pub mod rules;
+
+pub use attributes::{Attributes, Resource, Target};
+pub use authorizer::{Authorizer, Verdict};
+pub use identity::Identity;
+pub use layers::{as_identity, impersonating};
+pub use refusal::Refusal;
