@@ -1,7 +1,6 @@
 //! The Kubernetes API over HTTP: paths, verbs, lists, watches, discovery, errors. It decides what a request means and what is answered;
 //! what an object must look like is said by `kinds` and `schema`, who may do what by `auth`, and what is kept by `store`.
 
-mod body;
 mod decode;
 mod discovery;
 mod jsonpath;
@@ -26,7 +25,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::sync::Semaphore;
 
-use crate::auth::Authorizer;
+use crate::auth::{Authenticator, Authorizer};
 use crate::kinds::Registry;
 use crate::store::Store;
 
@@ -37,8 +36,8 @@ pub use status::Status;
 #[derive(Clone)]
 pub struct Options {
     pub authorizer: Arc<Authorizer>,
-    /// Turns tokens into identities and makes them; without it, reviews and tokens are not served.
-    pub reviews: Option<Arc<crate::auth::Reviews>>,
+    /// Turns tokens into identities and makes them; without it, neither is served.
+    pub authenticator: Option<Arc<Authenticator>>,
     /// Where logs of pods come from; without it, they are said to be out of reach.
     pub logs: Option<Arc<dyn PodLogs>>,
     /// The largest body of a request, as kube-apiserver has it.
@@ -61,7 +60,7 @@ impl Options {
     pub fn new(authorizer: Arc<Authorizer>) -> Self {
         Options {
             authorizer,
-            reviews: None,
+            authenticator: None,
             logs: None,
             max_body_bytes: 3 * 1024 * 1024,
             max_watches: 10_000,

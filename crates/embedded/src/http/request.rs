@@ -225,6 +225,16 @@ pub struct WriteOptions {
     pub mode: Mode,
     pub validation: FieldValidation,
     pub manager: String,
+    pub tracking: Tracking,
+}
+
+/// Who records the owners of fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracking {
+    /// The server, by comparing what was with what is.
+    Compare,
+    /// Server-side apply has done so.
+    Applied,
 }
 
 /// The manager of fields that a client without a name of its own writes.
@@ -263,7 +273,11 @@ impl WriteOptions {
             return Err(Status::invalid_named("meta.k8s.io", kind, "", causes));
         }
         let manager = if manager.is_empty() { default_manager(headers) } else { manager.to_owned() };
-        Ok(WriteOptions { mode, validation, manager })
+        Ok(WriteOptions { mode, validation, manager, tracking: Tracking::Compare })
+    }
+
+    pub fn is_apply(&self) -> bool {
+        self.tracking == Tracking::Applied
     }
 }
 

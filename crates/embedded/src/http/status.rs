@@ -10,8 +10,10 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
+use crate::apply;
 use crate::auth::Refusal;
 use crate::kinds::{Cause, Kind};
+use crate::patch;
 
 /// The one error that request handling returns.
 pub type Result<T> = std::result::Result<T, Status>;
@@ -104,6 +106,31 @@ impl Status {
         let causes = causes.into_iter().map(|(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}));
         status.0.details = Some(Map::from_iter([("causes".to_owned(), Value::Array(causes.collect()))]));
         status
+    }
+
+    pub fn apply_refused(error: &apply::Error) -> Self {
+        match error {
+            apply::Error::Conflict(_) => {
+                Self::apply_conflict(error.to_string(), error.causes().into_iter().map(|cause| (cause.field, cause.message)))
+            }
+            apply::Error::BadRequest(message) => Self::bad_request(message.as_str()),
+            apply::Error::ManagerRequired => {
+                Self::invalid_named("meta.k8s.io", "PatchOptions", "", vec![Cause::required("fieldManager", "is required for apply patch")])
+            }
+            apply::Error::Unmergeable(message) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str()),
+        }
+    }
+
+    pub fn patch_refused(error: &patch::Error) -> Self {
+        match error {
+            patch::Error::Malformed(message) => Self::bad_request(message.as_str()),
+            patch::Error::Inapplicable(cause) => {
+                tracing::debug!(%cause, "a patch does not apply");
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", error.to_string()).with_empty_details()
+            }
+            patch::Error::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string()),
+            patch::Error::Unmergeable(message) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str()),
+        }
     }
 
     pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
@@ -220,8 +247,10 @@ impl Status {
             ("metadata".to_owned(), json!({})),
             ("status".to_owned(), Value::from("Failure")),
             ("message".to_owned(), Value::from(self.0.message.as_str())),
-            ("reason".to_owned(), Value::from(&*self.0.reason)),
         ]);
+        if !self.0.reason.is_empty() {
+            object.insert("reason".to_owned(), Value::from(&*self.0.reason));
+        }
         if let Some(details) = &self.0.details {
             object.insert("details".to_owned(), Value::Object(details.clone()));
         }

@@ -113,6 +113,14 @@ pub fn read_as(definition: &str, object: &mut Value) -> Result<Vec<String>, Stri
     Ok(reader.unknown)
 }
 
+/// Checks `metadata` of an object whose kind is not built in.
+pub fn read_metadata(object: &mut Value) -> Result<(), String> {
+    const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    let (Some(metadata), Some((definition, _))) = (object.get_mut("metadata"), STRUCTS.get_key_value(META)) else { return Ok(()) };
+    let mut reader = Reader { unknown: Vec::new(), path: vec!["metadata".to_owned()] };
+    reader.value(&Type::Struct(definition), metadata, "")
+}
+
 fn short(definition: &str) -> &str {
     definition.rsplit('.').next().unwrap_or_default()
 }
