@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use embedded::store::{Change, Collection, Event, Key, Op, Options, Store, WriteError};
+use embedded::store::{Change, Collection, Event, Key, Op, Options, Snapshot, Store, Stored};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
 
@@ -36,21 +36,32 @@ fn pods() -> Collection {
     Collection::new("", "pods")
 }
 
-/// Retains more than one life can write, so that every event of it can be asked for afterwards; compaction by age runs
-/// all the time, of what earlier lives left.
+/// Retains more than one life can write, so that every event of it can be asked for afterwards. What earlier lives left
+/// is compacted while the writers are at work.
 fn options() -> Options {
-    Options { history_events: 4000, compaction_rows: 100, ..Options::default() }
+    Options { history_events: 20_000, compaction_rows: 20, ..Options::default() }
 }
 
-/// Writes for ever, one object per writer, and says on standard output what was answered: `revision writer count state`.
+/// Writes for ever, one object per writer, while the past is compacted, and says on standard output what was answered: `revision writer count state`.
 fn victim(path: &Path) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
     let store = Store::open(path, options()).unwrap();
     let output = Arc::new(Mutex::new(std::io::stdout()));
     runtime.block_on(async {
+        let past = store.snapshot().revision();
+        let compacting = tokio::spawn({
+            let store = store.clone();
+            async move {
+                for revision in (past.saturating_sub(2000)..=past).step_by(5) {
+                    store.compact(revision).await.unwrap();
+                }
+            }
+        });
         let writers =
             (0..WRITERS).map(|writer| tokio::spawn(write_forever(store.clone(), writer, output.clone())));
-        futures::future::join_all(writers).await;
+        let (compacted, written) = tokio::join!(compacting, futures::future::join_all(writers));
+        compacted.unwrap();
+        panic!("writers ended: {written:?}");
     });
 }
 
@@ -121,22 +132,25 @@ fn survives_kill() {
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("store.db");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut revision = 0;
+    let mut past = Snapshot::default();
     let mut answered = 0;
     for _ in 0..KILLS {
         let answers = live_and_die(&path, random.random_range(1..400));
         answered += answers.len();
         let store = Store::open(&path, options()).unwrap();
-        runtime.block_on(check(&store, revision, &answers));
-        revision = store.snapshot().revision();
+        past = runtime.block_on(check(&store, &past, &answers));
         store.close();
     }
-    println!("{answered} answered writes survived {KILLS} kills; the store is at revision {revision}");
+    println!(
+        "{answered} answered writes survived {KILLS} kills; the store is at revision {}",
+        past.revision()
+    );
 }
 
-/// Everything since `before` must be there once, in order, and agree with what was answered.
-async fn check(store: &Store, before: u64, answers: &Answers) {
+/// Everything since `past` must be there once, in order, and agree with what was answered. Returns the new past.
+async fn check(store: &Store, past: &Snapshot, answers: &Answers) -> Snapshot {
     let snapshot = store.snapshot();
+    let before = past.revision();
     let events = events_between(store, before, snapshot.revision()).await;
     let revisions = events.iter().map(|event| event.revision).collect::<Vec<_>>();
     assert_eq!(revisions, (before + 1..=snapshot.revision()).collect::<Vec<_>>(), "revisions are contiguous");
@@ -146,26 +160,32 @@ async fn check(store: &Store, before: u64, answers: &Answers) {
         assert_eq!((&*event.object.key.name, &event.object.value()["count"]), (name.as_str(), &json!(count)));
         assert_eq!(event.change == Change::Deleted, state == "gone");
     }
-    // Each event names what the one before it on the same object left, and the last one is what is there now.
-    let mut last = BTreeMap::new();
+    // The events lead from the past to what is there now, each naming what it found.
+    let mut objects = objects(past);
     for event in &events {
-        if let Some(left) = last.insert(event.object.key.clone(), event.clone()) {
-            assert_eq!(event.previous, (left.change != Change::Deleted).then(|| left.object.clone()));
-        }
-        assert_eq!(event.previous.is_none(), event.change == Change::Added);
+        let key = event.object.key.clone();
+        let previous = match event.change {
+            Change::Added | Change::Modified => objects.insert(key, event.object.clone()),
+            Change::Deleted => objects.remove(&key),
+        };
+        assert_eq!(event.previous, previous);
+        assert_eq!(previous.is_none(), event.change == Change::Added);
     }
-    for (key, event) in last {
-        let expected = (event.change != Change::Deleted).then(|| event.object.clone());
-        assert_eq!(snapshot.get(&key), expected);
-    }
+    assert_eq!(objects, self::objects(&snapshot));
     // And it can be written.
     let key = Key::new(Collection::new("", "configmaps"), "default", "probe");
     let op = match snapshot.get(&key) {
         None => Op::Create { key, object: json!({}) },
         Some(current) => Op::Delete { key, expected: current.revision, object: json!({}) },
     };
-    let written: Result<_, WriteError> = store.write(vec![op]).await;
-    assert_eq!(written.unwrap()[0].revision, snapshot.revision() + 1);
+    assert_eq!(store.write(vec![op]).await.unwrap()[0].revision, snapshot.revision() + 1);
+    store.snapshot()
+}
+
+fn objects(snapshot: &Snapshot) -> BTreeMap<Key, Arc<Stored>> {
+    let collections = snapshot.collections().cloned().collect::<Vec<_>>();
+    let objects = collections.iter().flat_map(|collection| snapshot.list(collection, None, None));
+    objects.map(|object| (object.key.clone(), object)).collect()
 }
 
 async fn events_between(store: &Store, before: u64, newest: u64) -> Vec<Arc<Event>> {
