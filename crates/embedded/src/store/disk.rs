@@ -124,8 +124,11 @@ fn connect(path: &Path, options: &Options) -> Result<Connection, Error> {
     // Exclusive before the first access keeps the index of the write-ahead log in memory, and others out.
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(sql)?;
     let created = check_format(&connection, path)?;
-    // Must precede the first table; free pages can then be given back without copying the whole file.
-    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(sql)?;
+    if created == Created::Now {
+        // Must precede the first table; free pages can then be given back without copying the whole file.
+        // An existing file has it, and setting it again would be a write, which a full disk cannot take at start.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(sql)?;
+    }
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(sql)?;
     if mode != "wal" {
