@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // The shim is started once for every container: it needs neither logging nor an async runtime of ours.
     if let Command::Shim(shim) = arguments.command {
-        return node::shim::main(&shim.directory);
+        return node::shim::main([shim.directory.into_os_string()]);
     }
     start_logging(&arguments);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the async runtime") {
