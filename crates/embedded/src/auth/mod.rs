@@ -27,4 +27,3 @@ pub use authorizer::{Authorizer, Verdict};
 pub use identity::Identity;
 pub use layers::{as_identity, impersonating};
 pub use refusal::Refusal;
-pub use reviews::Reviews;

@@ -1,7 +1,5 @@
 //! Questions that are asked as objects and answered at once: TokenReview and the access reviews. Nothing is stored.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{
     SelfSubjectReview, SelfSubjectReviewStatus, TokenReview, TokenReviewStatus, UserInfo,
@@ -12,78 +10,13 @@ use k8s_openapi::api::authorization::v1::{
     SubjectAccessReviewStatus, SubjectRulesReviewStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::index::aggregate;
 use super::refusal::FieldError;
 use super::{Attributes, Authenticator, Authorizer, Identity, Refusal, Resource, Verdict};
-use crate::store::Snapshot;
 
 const GROUP: &str = "authorization.k8s.io";
-
-/// What answers every review, and the requests for tokens: one thing for the HTTP layer to hold.
-#[derive(Clone, Debug)]
-pub struct Reviews {
-    authenticator: Arc<Authenticator>,
-    authorizer: Arc<Authorizer>,
-}
-
-impl Reviews {
-    pub fn new(authenticator: Arc<Authenticator>, authorizer: Arc<Authorizer>) -> Self {
-        Reviews { authenticator, authorizer }
-    }
-
-    /// The answer to a review of this kind, asked by `identity`; `namespace` is that of the path.
-    pub fn answer(
-        &self,
-        kind: &str,
-        namespace: &str,
-        identity: &Identity,
-        review: Value,
-        now: Timestamp,
-    ) -> Result<Value, Refusal> {
-        let authorizer = &*self.authorizer;
-        match kind {
-            "TokenReview" => written(token(&self.authenticator, read(kind, review)?, now)?),
-            "SelfSubjectReview" => written(self_subject(identity, now)),
-            "SubjectAccessReview" => written(subject_access(authorizer, read(kind, review)?)?),
-            "LocalSubjectAccessReview" => {
-                written(local_subject_access(authorizer, namespace, read(kind, review)?)?)
-            }
-            "SelfSubjectAccessReview" => {
-                written(self_subject_access(authorizer, identity, read(kind, review)?)?)
-            }
-            "SelfSubjectRulesReview" => {
-                written(self_subject_rules(authorizer, identity, read(kind, review)?)?)
-            }
-            other => Err(Refusal::internal(&format!("{other} is not a review"))),
-        }
-    }
-
-    /// Answers `POST serviceaccounts/NAME/token`.
-    pub fn token_request(
-        &self,
-        snapshot: &Snapshot,
-        namespace: &str,
-        name: &str,
-        request: Value,
-        now: Timestamp,
-    ) -> Result<Value, Refusal> {
-        let request = read("TokenRequest", request)?;
-        written(self.authenticator.tokens().request(snapshot, namespace, name, request, now)?)
-    }
-}
-
-fn read<T: DeserializeOwned>(kind: &str, review: Value) -> Result<T, Refusal> {
-    serde_json::from_value(review)
-        .map_err(|error| Refusal::bad_request(format!("the {kind} cannot be read: {error}")))
-}
-
-fn written<T: Serialize>(review: T) -> Result<Value, Refusal> {
-    serde_json::to_value(review).map_err(|error| Refusal::internal(&error.to_string()))
-}
 
 /// Whom does this token prove, and to whom? A token that does not hold is an answer, not an error.
 pub fn token(
