@@ -6,7 +6,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[derive(Parser, Debug)]
-#[command(name = "terrane", version, about = "Keeps infrastructure equal to its code", propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "terrane",
+    version,
+    about = "Keeps infrastructure equal to its code",
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub(crate) struct Arguments {
     /// Say more; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]

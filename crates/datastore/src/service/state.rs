@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use api::text::Sha256;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};

@@ -18,12 +18,17 @@ impl NodeLogs {
 
 impl PodLogs for NodeLogs {
     fn log(&self, pod: &Value, options: LogOptions) -> LogAnswer {
-        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text =
+            |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (uid, name, state) = (text("/metadata/uid"), text("/metadata/name"), self.state.clone());
         let wanted = node::logs::Options {
             which: if options.previous { node::logs::Which::Previous } else { node::logs::Which::Current },
             until: if options.follow { node::logs::Until::ContainerEnds } else { node::logs::Until::Now },
-            prefix: if options.timestamps { node::logs::Prefix::Timestamp } else { node::logs::Prefix::Nothing },
+            prefix: if options.timestamps {
+                node::logs::Prefix::Timestamp
+            } else {
+                node::logs::Prefix::Nothing
+            },
             tail: options.tail_lines,
             since: options.since,
             limit_bytes: options.limit_bytes,
@@ -31,9 +36,9 @@ impl PodLogs for NodeLogs {
         Box::pin(async move {
             match node::logs::open(&state, &uid, &options.container, wanted).await {
                 Ok(stream) => Ok(Body::from_stream(stream)),
-                Err(error @ (node::logs::Error::NotStarted { .. } | node::logs::Error::NoPrevious { .. })) => {
-                    Err(Error::NotThere(error.to_string()))
-                }
+                Err(
+                    error @ (node::logs::Error::NotStarted { .. } | node::logs::Error::NoPrevious { .. }),
+                ) => Err(Error::NotThere(error.to_string())),
                 Err(error) => Err(Error::Unreachable { pod: name, why: error.to_string() }),
             }
         })

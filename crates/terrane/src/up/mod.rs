@@ -19,7 +19,7 @@ use axum::Router;
 use axum::routing::get;
 use controllers::Desk;
 use datastore::client::TokenSource;
-use datastore::service::{KubeReviewer, Keyring};
+use datastore::service::{Keyring, KubeReviewer};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::manifests::RunnerSettings;
@@ -100,11 +100,13 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     if !address.ip().is_loopback() {
-        bail!("--listen {address} would serve artefacts to the network without TLS; choose a loopback address");
+        bail!(
+            "--listen {address} would serve artefacts to the network without TLS; choose a loopback address"
+        );
     }
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("listen on {address}; if something else does already, choose another address with --listen"))
+    TcpListener::bind(address).await.with_context(|| {
+        format!("listen on {address}; if something else does already, choose another address with --listen")
+    })
 }
 
 async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Result<Server> {
@@ -121,7 +123,8 @@ fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
     let isolation = Isolation::detect(state);
     let pods = node::config::pods_directory(state, &isolation);
     let program = std::env::current_exe().context("find this program")?;
-    let beside = node::config::program_directory(&program, &pods, &isolation).context("give pods a copy of this program")?;
+    let beside = node::config::program_directory(&program, &pods, &isolation)
+        .context("give pods a copy of this program")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let programs = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
     let node = Node::open(Config {
@@ -141,14 +144,16 @@ fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
 
 /// A name that a Node may have.
 fn hostname() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
+    let name: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
     let name = name.trim_matches('-');
     if name.is_empty() { "local".to_owned() } else { name.to_owned() }
 }
 
 fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
-    let objects = datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
+    let objects =
+        datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
     let reviewer = Arc::new(KubeReviewer::new(client));
     let artefacts = datastore::service::router(datastore::service::Options { objects, keys, reviewer });

@@ -20,14 +20,22 @@ pub(super) struct Places<'a> {
 }
 
 pub(super) fn introduce(places: &Places<'_>) {
-    println!("terrane {}   everything on this machine, data in {}\n", env!("CARGO_PKG_VERSION"), places.data.display());
+    println!(
+        "terrane {}   everything on this machine, data in {}\n",
+        env!("CARGO_PKG_VERSION"),
+        places.data.display()
+    );
     println!("  service  http://{}", places.service);
     println!("  kubectl  export KUBECONFIG={}", places.kubeconfig.display());
-    if let Isolation::None { why } = places.isolation {
-        println!("  warning  pods are not kept apart on this machine: {why}");
+    if let Isolation::None { because } = places.isolation {
+        println!("  warning  pods are not kept apart on this machine: {because}");
     }
     if let Some(demo) = places.demo {
-        println!("  demo     {} is a Git repository with {} layers", demo.display(), crate::demo::LAYER_COUNT);
+        println!(
+            "  demo     {} is a Git repository with {} layers",
+            demo.display(),
+            crate::demo::LAYER_COUNT
+        );
     }
     println!("\n  try      terrane get layers");
     if let Some(demo) = places.demo {

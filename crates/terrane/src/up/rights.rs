@@ -21,7 +21,8 @@ pub(super) fn datastore() -> Identity {
 
 /// Accounts, roles and bindings. Server-side apply: a restart writes nothing.
 pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
-    for (account, rules) in [(CONTROLLER_ACCOUNT, controller_rules()), (DATASTORE_ACCOUNT, datastore_rules())] {
+    for (account, rules) in [(CONTROLLER_ACCOUNT, controller_rules()), (DATASTORE_ACCOUNT, datastore_rules())]
+    {
         let doing = || format!("give {account} its rights");
         let manager = PatchParams::apply("terrane-up").force();
         let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account } });
@@ -33,7 +34,10 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": { "name": account }, "rules": rules,
         });
-        Api::<ClusterRole>::all(client.clone()).patch(account, &manager, &Patch::Apply(role)).await.with_context(doing)?;
+        Api::<ClusterRole>::all(client.clone())
+            .patch(account, &manager, &Patch::Apply(role))
+            .await
+            .with_context(doing)?;
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": { "name": account },

@@ -13,7 +13,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Returns when the process may end.
 pub(super) async fn wished(stop_work: &CancellationToken, client: &Client) {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
         // Without handlers a signal ends the process at once, which is safe too.
         return std::future::pending().await;
     };
@@ -40,7 +42,8 @@ async fn running_attempts_ended(client: &Client) {
     let mut told = false;
     // An API that no longer answers has nothing to wait for.
     while let Ok(pods) = api.list(&ours).await {
-        let running: Vec<String> = pods.items.iter().filter(|pod| is_running(pod)).map(|pod| pod.name_any()).collect();
+        let running: Vec<String> =
+            pods.items.iter().filter(|pod| is_running(pod)).map(|pod| pod.name_any()).collect();
         if running.is_empty() {
             return;
         }

@@ -34,7 +34,8 @@ pub(super) async fn renew(client: &Client, file: &Path) -> anyhow::Result<()> {
 /// Renames into place: whoever reads sees the old token or the new one.
 fn write_private(file: &Path, token: &str) -> std::io::Result<()> {
     let next = file.with_extension("next");
-    let mut out = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    let mut out =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
     out.write_all(token.as_bytes())?;
     std::fs::rename(next, file)
 }
