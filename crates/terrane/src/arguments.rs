@@ -150,6 +150,9 @@ pub(crate) struct Runner {
     pub attempt: u32,
     #[arg(long, env = "TERRANE_WORK_DIR")]
     pub work_dir: PathBuf,
+    /// How long the tool may take to stop when the pod is told to
+    #[arg(long, env = "TERRANE_GRACE_SECONDS")]
+    pub grace_seconds: u64,
 }
 
 #[derive(Args, Debug)]
