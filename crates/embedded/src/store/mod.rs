@@ -34,7 +34,7 @@ pub use self::{
     error::{Error, Holder, WriteError},
     history::{Change, Event},
     object::{Collection, Key, Labels, Op, Stored},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, Version},
     watch::{Expired, Watch},
 };
 use self::{
