@@ -39,7 +39,10 @@ pub fn decode(bytes: &[u8], format: BodyFormat) -> std::result::Result<Decoded, 
 fn json(bytes: &[u8]) -> std::result::Result<Decoded, String> {
     let mut found = Found { path: String::new(), duplicates: Vec::new() };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Seed(&mut found).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value)).map_err(|e| go_wording(bytes, &e))?;
+    let value = Seed(&mut found)
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|e| go_wording(bytes, &e))?;
     Ok(Decoded { value, duplicates: found.duplicates })
 }
 
@@ -60,10 +63,16 @@ fn go_wording(bytes: &[u8], error: &serde_json::Error) -> String {
     if error.to_string().starts_with("recursion limit exceeded") {
         return "exceeded max depth".to_owned();
     }
-    let at = bytes.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum::<usize>();
+    let at = bytes
+        .split(|b| *b == b'\n')
+        .take(error.line().saturating_sub(1))
+        .map(|line| line.len() + 1)
+        .sum::<usize>();
     let at = at + error.column().saturating_sub(1);
     let rest = bytes.get(at..).unwrap_or_default();
-    let letter = std::str::from_utf8(rest.get(..4.min(rest.len())).unwrap_or_default()).ok().and_then(|s| s.chars().next());
+    let letter = std::str::from_utf8(rest.get(..4.min(rest.len())).unwrap_or_default())
+        .ok()
+        .and_then(|s| s.chars().next());
     let letter = letter.or_else(|| rest.first().map(|b| char::from(*b)));
     let shown = match letter {
         Some('\'') => r"'\''".to_owned(),

@@ -14,9 +14,13 @@ use crate::kinds::{Kind, Kinds};
 pub fn health(path: &str, params: &Params) -> Response {
     let body = match params.get("verbose") {
         None => "ok".to_owned(),
-        Some(_) => format!("[+]ping ok\n{} check passed\n", path.trim_start_matches('/').split('/').next().unwrap_or_default()),
+        Some(_) => format!(
+            "[+]ping ok\n{} check passed\n",
+            path.trim_start_matches('/').split('/').next().unwrap_or_default()
+        ),
     };
-    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (StatusCode::OK, headers, body).into_response()
 }
 
@@ -36,14 +40,20 @@ pub fn serve(kinds: &Kinds, path: &str, headers: &HeaderMap) -> Result<Option<Re
         ["api", "v1"] => resources(kinds, "", "v1"),
         ["apis", group] => match kinds.groups().into_iter().find(|(name, _)| **name == **group) {
             Some((name, versions)) => {
-                let mut document = Map::from_iter([("kind".to_owned(), "APIGroup".into()), ("apiVersion".to_owned(), "v1".into())]);
+                let mut document = Map::from_iter([
+                    ("kind".to_owned(), "APIGroup".into()),
+                    ("apiVersion".to_owned(), "v1".into()),
+                ]);
                 document.extend(self::group(&name, &versions));
                 Value::Object(document)
             }
             None => return Ok(None),
         },
         ["apis", group, version] => {
-            let known = kinds.groups().into_iter().any(|(name, versions)| *name == **group && versions.iter().any(|v| **v == **version));
+            let known = kinds
+                .groups()
+                .into_iter()
+                .any(|(name, versions)| *name == **group && versions.iter().any(|v| **v == **version));
             if !known {
                 return Ok(None);
             }
@@ -93,14 +103,20 @@ fn core() -> Value {
 }
 
 fn groups(kinds: &Kinds) -> Value {
-    let groups: Vec<Value> = kinds.groups().iter().map(|(name, versions)| Value::Object(group(name, versions))).collect();
+    let groups: Vec<Value> =
+        kinds.groups().iter().map(|(name, versions)| Value::Object(group(name, versions))).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 fn group(name: &str, versions: &[std::sync::Arc<str>]) -> Map<String, Value> {
-    let listed: Vec<Value> = versions.iter().map(|v| json!({"groupVersion": format!("{name}/{v}"), "version": &**v})).collect();
+    let listed: Vec<Value> =
+        versions.iter().map(|v| json!({"groupVersion": format!("{name}/{v}"), "version": &**v})).collect();
     let preferred = listed.first().cloned().unwrap_or_default();
-    Map::from_iter([("name".to_owned(), name.into()), ("versions".to_owned(), listed.into()), ("preferredVersion".to_owned(), preferred)])
+    Map::from_iter([
+        ("name".to_owned(), name.into()),
+        ("versions".to_owned(), listed.into()),
+        ("preferredVersion".to_owned(), preferred),
+    ])
 }
 
 fn group_version(group: &str, version: &str) -> String {
@@ -108,7 +124,8 @@ fn group_version(group: &str, version: &str) -> String {
 }
 
 fn resources(kinds: &Kinds, group: &str, version: &str) -> Value {
-    let listed: Vec<Value> = kinds.of_version(group, version).into_iter().flat_map(|kind| legacy(kind)).collect();
+    let listed: Vec<Value> =
+        kinds.of_version(group, version).into_iter().flat_map(|kind| legacy(kind)).collect();
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version(group, version), "resources": listed})
 }
 
@@ -130,7 +147,9 @@ fn legacy(kind: &Kind) -> Vec<Value> {
             "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.is_namespaced(),
             "kind": sub.kind.map_or(&*kind.kind, |(_, _, kind)| kind), "verbs": sub.verbs,
         });
-        if let (Some((group, version, _)), Some(fields)) = (sub.kind.filter(|(group, ..)| **group != *kind.group), entry.as_object_mut()) {
+        if let (Some((group, version, _)), Some(fields)) =
+            (sub.kind.filter(|(group, ..)| **group != *kind.group), entry.as_object_mut())
+        {
             fields.insert("group".to_owned(), group.into());
             fields.insert("version".to_owned(), version.into());
         }
@@ -143,7 +162,11 @@ fn aggregated(kinds: &Kinds, root: &str, version: &str) -> Response {
     let groups: Vec<(String, Vec<String>)> = if root == "api" {
         vec![(String::new(), vec!["v1".to_owned()])]
     } else {
-        kinds.groups().into_iter().map(|(name, versions)| (name.to_string(), versions.iter().map(|v| v.to_string()).collect())).collect()
+        kinds
+            .groups()
+            .into_iter()
+            .map(|(name, versions)| (name.to_string(), versions.iter().map(|v| v.to_string()).collect()))
+            .collect()
     };
     let items: Vec<Value> = groups
         .iter()
@@ -151,11 +174,16 @@ fn aggregated(kinds: &Kinds, root: &str, version: &str) -> Response {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
-                    let resources: Vec<Value> = kinds.of_version(group, version).into_iter().map(|kind| discovered(kind)).collect();
+                    let resources: Vec<Value> =
+                        kinds.of_version(group, version).into_iter().map(|kind| discovered(kind)).collect();
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
                 .collect();
-            let metadata = if group.is_empty() { json!({"creationTimestamp": null}) } else { json!({"name": group, "creationTimestamp": null}) };
+            let metadata = if group.is_empty() {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": group, "creationTimestamp": null})
+            };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
@@ -189,7 +217,10 @@ fn discovered(kind: &Kind) -> Value {
             .subresources
             .iter()
             .map(|sub| {
-                let answer = sub.kind.map_or_else(own, |(group, version, kind)| json!({"group": group, "version": version, "kind": kind}));
+                let answer = sub.kind.map_or_else(
+                    own,
+                    |(group, version, kind)| json!({"group": group, "version": version, "kind": kind}),
+                );
                 json!({"subresource": sub.name, "responseKind": answer, "verbs": sub.verbs})
             })
             .collect();

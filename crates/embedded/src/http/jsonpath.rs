@@ -8,7 +8,11 @@ enum Step {
     Index(i64),
     All,
     /// `[?(@.type=="Ready")]`: the path below the element, and what it must or must not equal.
-    Where { path: Vec<Step>, equal: bool, value: Value },
+    Where {
+        path: Vec<Step>,
+        equal: bool,
+        value: Value,
+    },
     /// `..name`
     Anywhere(String),
 }
@@ -31,14 +35,17 @@ fn take<'a>(step: &Step, value: &'a Value) -> Vec<&'a Value> {
     match (step, value) {
         (Step::Name(name), Value::Object(fields)) => fields.get(name).into_iter().collect(),
         (Step::Index(index), Value::Array(items)) => {
-            let at = usize::try_from(*index).ok().or_else(|| items.len().checked_sub(usize::try_from(-index).ok()?));
+            let at = usize::try_from(*index)
+                .ok()
+                .or_else(|| items.len().checked_sub(usize::try_from(-index).ok()?));
             at.and_then(|at| items.get(at)).into_iter().collect()
         }
         (Step::All, Value::Array(items)) => items.iter().collect(),
         (Step::All, Value::Object(fields)) => fields.values().collect(),
-        (Step::Where { path, equal, value: wanted }, Value::Array(items)) => {
-            items.iter().filter(|item| follow(path, item).first().is_some_and(|found| (**found == *wanted) == *equal)).collect()
-        }
+        (Step::Where { path, equal, value: wanted }, Value::Array(items)) => items
+            .iter()
+            .filter(|item| follow(path, item).first().is_some_and(|found| (**found == *wanted) == *equal))
+            .collect(),
         (Step::Anywhere(name), value) => {
             let mut found = Vec::new();
             anywhere(name, value, &mut found);

@@ -48,18 +48,24 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
     match (call.accept.shape, call.accept.encoding) {
         (Shape::Whole, Encoding::Json) => Ok(concatenated(call, page)),
         (Shape::Whole, _) => {
-            let items: Vec<Value> = page.objects.iter().map(|object| view::value(&call.kind, object)).collect();
+            let items: Vec<Value> =
+                page.objects.iter().map(|object| view::value(&call.kind, object)).collect();
             let list = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Metadata, _) => {
-            let items: Vec<Value> = page.objects.iter().map(|object| view::partial(&view::value(&call.kind, object))).collect();
+            let items: Vec<Value> =
+                page.objects.iter().map(|object| view::partial(&view::value(&call.kind, object))).collect();
             let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata(page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Table(include), _) => {
             let now = jiff::Timestamp::now();
-            let rows = page.objects.iter().map(|object| table::row(&call.kind, &view::value(&call.kind, object), include, now)).collect();
+            let rows = page
+                .objects
+                .iter()
+                .map(|object| table::row(&call.kind, &view::value(&call.kind, object), include, now))
+                .collect();
             respond::encoded(call.accept, StatusCode::OK, &table::whole(&call.kind, rows, metadata(page)))
         }
     }
@@ -72,23 +78,29 @@ pub fn page(api: &Api, call: &Call, options: &ListOptions, selector: &Selector) 
         (first_snapshot(api, call, options, asked)?, None)
     } else {
         if !options.revision.is_empty() && options.revision != "0" {
-            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         let (snapshot, (namespace, name)) = continued(api, &options.token)?;
         // Within one namespace a token names only what lies in it.
         let namespace = call.namespace().map_or(namespace, str::to_owned);
         (snapshot, Some((namespace, name)))
     };
-    let namespace = call.namespace().map(str::to_owned).or_else(|| selector.single_namespace().map(str::to_owned));
+    let namespace =
+        call.namespace().map(str::to_owned).or_else(|| selector.single_namespace().map(str::to_owned));
     let namespace = namespace.filter(|_| call.kind.is_namespaced());
     let limit = options.limit.unwrap_or(usize::MAX);
     let mut objects = Vec::with_capacity(limit.min(1024));
     let mut more = false;
-    if let (Some(name), Some(namespace)) = (selector.single_name(), namespace.as_deref().or_else(|| (!call.kind.is_namespaced()).then_some(""))) {
+    if let (Some(name), Some(namespace)) =
+        (selector.single_name(), namespace.as_deref().or_else(|| (!call.kind.is_namespaced()).then_some("")))
+    {
         let key = Key::new(call.kind.collection.clone(), namespace, name);
         objects.extend(snapshot.get(&key).filter(|object| selector.matches(object)));
     } else {
-        let from = after.as_ref().map(|(namespace, name): &(String, String)| (namespace.as_str(), name.as_str()));
+        let from =
+            after.as_ref().map(|(namespace, name): &(String, String)| (namespace.as_str(), name.as_str()));
         for object in snapshot.list(&call.kind.collection, namespace.as_deref(), from) {
             if !selector.is_empty() && !selector.matches(&object) {
                 continue;
@@ -103,12 +115,19 @@ pub fn page(api: &Api, call: &Call, options: &ListOptions, selector: &Selector) 
     let mut page = Page { objects, token: None, remaining: None, snapshot };
     if let (true, Some(last)) = (more, page.objects.last()) {
         let in_namespace = call.namespace().is_some() || !call.kind.is_namespaced();
-        let start = if in_namespace { format!("{}\0", last.key.name) } else { format!("{}/{}\0", last.key.namespace, last.key.name) };
+        let start = if in_namespace {
+            format!("{}\0", last.key.name)
+        } else {
+            format!("{}/{}\0", last.key.namespace, last.key.name)
+        };
         page.token = Some(token(page.snapshot.revision(), start));
         if selector.is_empty() {
             let behind = Some((&*last.key.namespace, &*last.key.name));
             let remaining = match after {
-                None => page.snapshot.count(&call.kind.collection, namespace.as_deref()).saturating_sub(page.objects.len()),
+                None => page
+                    .snapshot
+                    .count(&call.kind.collection, namespace.as_deref())
+                    .saturating_sub(page.objects.len()),
                 Some(_) => page.snapshot.list(&call.kind.collection, namespace.as_deref(), behind).count(),
             };
             page.remaining = Some(remaining);
@@ -121,18 +140,25 @@ pub fn page(api: &Api, call: &Call, options: &ListOptions, selector: &Selector) 
 fn first_snapshot(api: &Api, call: &Call, options: &ListOptions, asked: u64) -> Result<Snapshot> {
     let newest = call.snapshot.clone();
     // With a limit and no word on matching, a revision means exactly that one.
-    let exact = options.matching == RevisionMatch::Exact || (options.matching == RevisionMatch::Unset && options.limit.is_some() && asked > 0);
+    let exact = options.matching == RevisionMatch::Exact
+        || (options.matching == RevisionMatch::Unset && options.limit.is_some() && asked > 0);
     if asked > newest.revision() {
         return Err(Status::revision_too_large(asked, newest.revision()));
     }
     if !exact || asked == newest.revision() {
         return Ok(newest);
     }
-    api.store.snapshot_at(asked).ok_or_else(|| Status::expired("The resourceVersion for the provided list is too old."))
+    api.store
+        .snapshot_at(asked)
+        .ok_or_else(|| Status::expired("The resourceVersion for the provided list is too old."))
 }
 
 fn token(revision: u64, start: String) -> String {
-    let token = Token { version: "meta.k8s.io/v1".to_owned(), revision: i64::try_from(revision).unwrap_or(i64::MAX), start };
+    let token = Token {
+        version: "meta.k8s.io/v1".to_owned(),
+        revision: i64::try_from(revision).unwrap_or(i64::MAX),
+        start,
+    };
     ENCODING.encode(serde_json::to_vec(&token).unwrap_or_default())
 }
 
@@ -141,7 +167,9 @@ fn continued(api: &Api, token: &str) -> Result<(Snapshot, (String, String))> {
     let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
     let bytes = ENCODING.decode(token).map_err(|error| {
         let at = match error {
-            base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) | base64::DecodeError::InvalidLength(at) => at,
+            base64::DecodeError::InvalidByte(at, _)
+            | base64::DecodeError::InvalidLastSymbol(at, _)
+            | base64::DecodeError::InvalidLength(at) => at,
             base64::DecodeError::InvalidPadding => token.len(),
         };
         invalid(&format!("illegal base64 data at input byte {at}"))
@@ -149,7 +177,9 @@ fn continued(api: &Api, token: &str) -> Result<(Snapshot, (String, String))> {
     let read: Token = serde_json::from_slice(&bytes).map_err(|error| {
         let first = String::from_utf8_lossy(&bytes).chars().next();
         match first {
-            Some(letter) if letter != '{' => invalid(&format!("invalid character {} looking for beginning of value", go_quoted(letter))),
+            Some(letter) if letter != '{' => {
+                invalid(&format!("invalid character {} looking for beginning of value", go_quoted(letter)))
+            }
             _ => invalid(&error.to_string()),
         }
     })?;

@@ -52,7 +52,10 @@ pub struct Options {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("max_body_bytes", &self.max_body_bytes).field("max_watches", &self.max_watches).finish_non_exhaustive()
+        f.debug_struct("Options")
+            .field("max_body_bytes", &self.max_body_bytes)
+            .field("max_watches", &self.max_watches)
+            .finish_non_exhaustive()
     }
 }
 

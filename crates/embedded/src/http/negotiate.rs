@@ -49,7 +49,11 @@ struct Clause<'a> {
 
 impl<'a> Clause<'a> {
     fn param(&self, name: &str) -> &'a str {
-        self.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| *value).unwrap_or_default()
+        self.params
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
+            .unwrap_or_default()
     }
 }
 
@@ -60,9 +64,11 @@ fn clauses(accept: &str) -> Vec<Clause<'_>> {
         .filter_map(|clause| {
             let mut parts = clause.split(';').map(str::trim);
             let media_type = parts.next().filter(|m| !m.is_empty())?;
-            let params: Vec<(&str, &str)> = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
+            let params: Vec<(&str, &str)> =
+                parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim())).collect();
             let clause = Clause { media_type, params };
-            let quality = clause.param("q").parse::<f64>().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(1.0);
+            let quality =
+                clause.param("q").parse::<f64>().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(1.0);
             // Thousandths, which is all that a quality can say.
             Some(((quality * 1000.0) as u32, clause))
         })
@@ -138,7 +144,9 @@ pub fn discovery(headers: &HeaderMap) -> Result<Discovery> {
         match (clause.param("as"), clause.param("g"), clause.param("v")) {
             ("", ..) => return Ok(Discovery::Legacy),
             ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => return Ok(Discovery::Aggregated("v2")),
-            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => return Ok(Discovery::Aggregated("v2beta1")),
+            ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => {
+                return Ok(Discovery::Aggregated("v2beta1"));
+            }
             _ => {}
         }
     }
@@ -175,7 +183,12 @@ pub enum PatchKind {
 
 pub fn patch_kind(kind: &Kind, headers: &HeaderMap) -> Result<PatchKind> {
     let accepted: &[&str] = if kind.builtin().is_some() {
-        &["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"]
+        &[
+            "application/json-patch+json",
+            "application/merge-patch+json",
+            "application/strategic-merge-patch+json",
+            "application/apply-patch+yaml",
+        ]
     } else {
         &["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"]
     };

@@ -39,7 +39,8 @@ fn index(kinds: &Kinds) -> Value {
     let mut paths = Map::new();
     for (group, version) in versions {
         let of_version = kinds.of_version(&group, &version);
-        let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+        let path =
+            if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
         // Built-in schemas change with the binary only, so their document need not be made to be told apart.
         let digest = match of_version.iter().any(|kind| kind.builtin().is_none()) {
             true => Sha256::digest(document(&of_version)),
@@ -53,7 +54,10 @@ fn index(kinds: &Kinds) -> Value {
 
 /// The document as text: built-in schemas are text already and are put in as they are.
 fn document(kinds: &[&std::sync::Arc<Kind>]) -> String {
-    let mut roots: Vec<&str> = vec!["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"];
+    let mut roots: Vec<&str> = vec![
+        "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
+    ];
     let mut custom: Vec<(String, Value)> = Vec::new();
     let mut paths = Map::new();
     let lists: Vec<String> = kinds.iter().map(|kind| format!("{}List", kind.definition)).collect();
@@ -64,16 +68,26 @@ fn document(kinds: &[&std::sync::Arc<Kind>]) -> String {
             Origin::Custom(definition) => {
                 roots.push("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
                 roots.push("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
-                let raw = definition.versions.iter().find(|(name, _)| *name == kind.version).map(|(_, raw)| raw.clone()).unwrap_or_default();
+                let raw = definition
+                    .versions
+                    .iter()
+                    .find(|(name, _)| *name == kind.version)
+                    .map(|(_, raw)| raw.clone())
+                    .unwrap_or_default();
                 custom.extend(custom_schemas(kind, raw));
             }
         }
     }
     let names: BTreeSet<&str> = schemas::closure(&roots);
-    let mut all: Vec<String> = names.iter().filter_map(|name| Some(format!("{name:?}:{}", schemas::document(name)?))).collect();
+    let mut all: Vec<String> =
+        names.iter().filter_map(|name| Some(format!("{name:?}:{}", schemas::document(name)?))).collect();
     all.extend(custom.iter().map(|(name, schema)| format!("{name:?}:{schema}")));
     let info = json!({"title": "Kubernetes", "version": schemas::KUBERNETES});
-    format!(r#"{{"openapi":"3.0.0","info":{info},"paths":{},"components":{{"schemas":{{{}}}}}}}"#, Value::Object(paths), all.join(","))
+    format!(
+        r#"{{"openapi":"3.0.0","info":{info},"paths":{},"components":{{"schemas":{{{}}}}}}}"#,
+        Value::Object(paths),
+        all.join(",")
+    )
 }
 
 /// `dev.terrane.v1alpha1.TerraformLayer`.
@@ -84,7 +98,8 @@ fn definition_name(kind: &Kind) -> String {
 
 fn custom_schemas(kind: &Kind, raw: Value) -> Vec<(String, Value)> {
     let name = definition_name(kind);
-    let gvk = |kind_name: &str| json!([{"group": &*kind.group, "version": &*kind.version, "kind": kind_name}]);
+    let gvk =
+        |kind_name: &str| json!([{"group": &*kind.group, "version": &*kind.version, "kind": kind_name}]);
     let mut schema = raw;
     if !schema.is_object() {
         schema = json!({"type": "object"});
@@ -94,8 +109,14 @@ fn custom_schemas(kind: &Kind, raw: Value) -> Vec<(String, Value)> {
         fields.insert("x-kubernetes-group-version-kind".to_owned(), gvk(&kind.kind));
         let properties = fields.entry("properties").or_insert_with(|| json!({}));
         if let Some(properties) = properties.as_object_mut() {
-            properties.insert("apiVersion".to_owned(), json!({"type": "string", "description": type_description("apiVersion")}));
-            properties.insert("kind".to_owned(), json!({"type": "string", "description": type_description("kind")}));
+            properties.insert(
+                "apiVersion".to_owned(),
+                json!({"type": "string", "description": type_description("apiVersion")}),
+            );
+            properties.insert(
+                "kind".to_owned(),
+                json!({"type": "string", "description": type_description("kind")}),
+            );
             let mut metadata = reference(&format!("{META}.ObjectMeta"));
             if let Some(metadata) = metadata.as_object_mut() {
                 let text = "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
@@ -126,8 +147,16 @@ fn type_description(field: &str) -> String {
 }
 
 fn paths(kind: &Kind) -> Map<String, Value> {
-    let root = if kind.group.is_empty() { format!("/api/{}", kind.version) } else { format!("/apis/{}/{}", kind.group, kind.version) };
-    let base = if kind.is_namespaced() { format!("{root}/namespaces/{{namespace}}/{}", kind.plural) } else { format!("{root}/{}", kind.plural) };
+    let root = if kind.group.is_empty() {
+        format!("/api/{}", kind.version)
+    } else {
+        format!("/apis/{}/{}", kind.group, kind.version)
+    };
+    let base = if kind.is_namespaced() {
+        format!("{root}/namespaces/{{namespace}}/{}", kind.plural)
+    } else {
+        format!("{root}/{}", kind.plural)
+    };
     let gvk = json!({"group": &*kind.group, "version": &*kind.version, "kind": &*kind.kind});
     let operation = |action: &str, parameters: &[&str]| {
         let parameters: Vec<Value> = parameters.iter().map(|name| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}})).collect();
@@ -136,14 +165,28 @@ fn paths(kind: &Kind) -> Map<String, Value> {
     const WRITE: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
     let has = |verb: &str| kind.verbs.contains(&verb);
     let (mut collection, mut single) = (Map::new(), Map::new());
-    for (verb, method, parameters) in [("list", "get", &["labelSelector", "fieldSelector", "limit", "continue", "watch"][..]), ("create", "post", WRITE)] {
+    for (verb, method, parameters) in [
+        ("list", "get", &["labelSelector", "fieldSelector", "limit", "continue", "watch"][..]),
+        ("create", "post", WRITE),
+    ] {
         if has(verb) {
-            collection.insert(method.to_owned(), operation(if verb == "create" { "post" } else { verb }, parameters));
+            collection.insert(
+                method.to_owned(),
+                operation(if verb == "create" { "post" } else { verb }, parameters),
+            );
         }
     }
-    for (verb, method, parameters) in [("get", "get", &[][..]), ("update", "put", WRITE), ("patch", "patch", &["dryRun", "fieldManager", "fieldValidation", "force"]), ("delete", "delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"])] {
+    for (verb, method, parameters) in [
+        ("get", "get", &[][..]),
+        ("update", "put", WRITE),
+        ("patch", "patch", &["dryRun", "fieldManager", "fieldValidation", "force"]),
+        ("delete", "delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
+    ] {
         if has(verb) {
-            single.insert(method.to_owned(), operation(if verb == "update" { "put" } else { verb }, parameters));
+            single.insert(
+                method.to_owned(),
+                operation(if verb == "update" { "put" } else { verb }, parameters),
+            );
         }
     }
     let mut found = Map::from_iter([(base.clone(), Value::Object(collection))]);

@@ -47,8 +47,10 @@ pub trait PodLogs: Send + Sync {
     fn log(&self, pod: &Value, options: LogOptions) -> LogAnswer;
 }
 
-pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response> {
-    let Some(stored) = call.snapshot.get(&call.key()) else { return Err(Status::not_found(&call.kind, &call.path.name)) };
+pub(super) async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response> {
+    let Some(stored) = call.snapshot.get(&call.key()) else {
+        return Err(Status::not_found(&call.kind, &call.path.name));
+    };
     let pod = view::value(&call.kind, &stored);
     let options = options(call, &pod)?;
     let body = if pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().is_empty() {
@@ -56,7 +58,10 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response> {
         Body::empty()
     } else {
         let Some(logs) = &api.options.logs else {
-            return Err(Status::internal(format!("no node of this API keeps the logs of pod {:?}", call.path.name)));
+            return Err(Status::internal(format!(
+                "no node of this API keeps the logs of pod {:?}",
+                call.path.name
+            )));
         };
         logs.log(&pod, options).await.map_err(|error| match error {
             Error::NotThere(why) => Status::bad_request(why),
@@ -84,12 +89,18 @@ fn options(call: &Call, pod: &Value) -> Result<LogOptions> {
     let time = match time {
         "" => None,
         text => Some(text.parse::<Timestamp>().map_err(|_| {
-            Status::bad_request(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""))
+            Status::bad_request(format!(
+                "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
+            ))
         })?),
     };
     match (seconds, time) {
-        (Some(_), Some(_)) => causes.push(Cause::forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified")),
-        (Some(seconds), None) if seconds < 1 => causes.push(Cause::invalid("sinceSeconds", &seconds.into(), "must be greater than 0")),
+        (Some(_), Some(_)) => {
+            causes.push(Cause::forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+        }
+        (Some(seconds), None) if seconds < 1 => {
+            causes.push(Cause::invalid("sinceSeconds", &seconds.into(), "must be greater than 0"))
+        }
         _ => {}
     }
     if !causes.is_empty() {
@@ -120,7 +131,10 @@ fn container(pod: &Value, asked: &str) -> Result<String> {
             [only] => Ok((*only).to_owned()),
             [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
             many => {
-                let mut message = format!("a container name must be specified for pod {name}, choose one of: [{}]", many.join(" "));
+                let mut message = format!(
+                    "a container name must be specified for pod {name}, choose one of: [{}]",
+                    many.join(" ")
+                );
                 if !init.is_empty() {
                     message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
                 }

@@ -87,7 +87,8 @@ impl Route {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Route::Other,
         };
-        let mut found = ResourcePath { group: group.to_owned(), version: version.to_owned(), ..ResourcePath::default() };
+        let mut found =
+            ResourcePath { group: group.to_owned(), version: version.to_owned(), ..ResourcePath::default() };
         let rest = match rest {
             [] => return Route::Other,
             // The namespace itself, or one of its own subresources.
@@ -121,7 +122,10 @@ fn decoded(part: &str) -> String {
     let mut bytes = Vec::with_capacity(part.len());
     let mut rest = part.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok()).and_then(|two| u8::from_str_radix(two, 16).ok());
+        let hex = after
+            .get(..2)
+            .and_then(|two| std::str::from_utf8(two).ok())
+            .and_then(|two| u8::from_str_radix(two, 16).ok());
         match (first, hex) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
@@ -145,7 +149,9 @@ impl Params {
         if uri.query().is_none_or(str::is_empty) {
             return Params::default();
         }
-        Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| Params(pairs)).unwrap_or_default()
+        Query::<Vec<(String, String)>>::try_from_uri(uri)
+            .map(|Query(pairs)| Params(pairs))
+            .unwrap_or_default()
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -174,10 +180,12 @@ impl Params {
             None | Some("") => Ok(None),
             Some(value) => match value.parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) if is_integer(value) => {
-                    Err(Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: value out of range")))
+                Err(_) if is_integer(value) => Err(Status::bad_request(format!(
+                    "strconv.ParseInt: parsing {value:?}: value out of range"
+                ))),
+                Err(_) => {
+                    Err(Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
                 }
-                Err(_) => Err(Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))),
             },
         }
     }
@@ -255,7 +263,12 @@ fn default_manager(headers: &HeaderMap) -> String {
 
 impl WriteOptions {
     /// `kind` is the options' own: CreateOptions, UpdateOptions, PatchOptions.
-    pub fn parse(kind: &str, params: &Params, headers: &HeaderMap, extra: Vec<Cause>) -> Result<WriteOptions> {
+    pub fn parse(
+        kind: &str,
+        params: &Params,
+        headers: &HeaderMap,
+        extra: Vec<Cause>,
+    ) -> Result<WriteOptions> {
         let mut causes = extra;
         let manager = params.text("fieldManager");
         check_manager(manager, &mut causes);
@@ -265,7 +278,11 @@ impl WriteOptions {
             "Ignore" => FieldValidation::Ignore,
             "Strict" => FieldValidation::Strict,
             other => {
-                causes.push(Cause::not_supported("fieldValidation", &other.into(), &["", "Ignore", "Strict", "Warn"]));
+                causes.push(Cause::not_supported(
+                    "fieldValidation",
+                    &other.into(),
+                    &["", "Ignore", "Strict", "Warn"],
+                ));
                 FieldValidation::Warn
             }
         };
@@ -372,16 +389,23 @@ fn list_causes(matching: &str, initial_events: Option<bool>, token: &str, revisi
     let field = "resourceVersionMatch";
     if !matching.is_empty() {
         if revision.is_empty() {
-            causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
+            causes.push(Cause::forbidden(
+                field,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ));
         }
         if !token.is_empty() {
-            causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden when continue is provided"));
+            causes
+                .push(Cause::forbidden(field, "resourceVersionMatch is forbidden when continue is provided"));
         }
         if !["Exact", "NotOlderThan"].contains(&matching) {
             causes.push(Cause::not_supported(field, &matching.into(), &["Exact", "NotOlderThan", ""]));
         }
         if matching == "Exact" && revision == "0" {
-            causes.push(Cause::forbidden(field, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            causes.push(Cause::forbidden(
+                field,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            ));
         }
     }
     if initial_events.is_some() {
@@ -394,17 +418,24 @@ fn watch_causes(matching: &str, initial_events: Option<bool>, token: &str) -> Ve
     let mut causes = Vec::new();
     let field = "resourceVersionMatch";
     if initial_events.is_some() && matching != "NotOlderThan" {
-        causes.push(Cause::forbidden(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        causes.push(Cause::forbidden(
+            field,
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
     }
     if !matching.is_empty() {
         if initial_events.is_none() {
-            causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            causes.push(Cause::forbidden(
+                field,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
         }
         if matching != "NotOlderThan" {
             causes.push(Cause::not_supported(field, &matching.into(), &["NotOlderThan"]));
         }
         if !token.is_empty() {
-            causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden when continue is provided"));
+            causes
+                .push(Cause::forbidden(field, "resourceVersionMatch is forbidden when continue is provided"));
         }
     }
     causes
@@ -431,14 +462,29 @@ mod tests {
             ("/api/v1/namespaces/a/status", ("", "a", "namespaces", "a", "status")),
             ("/api/v1/namespaces/a/pods", ("", "a", "pods", "", "")),
             ("/api/v1/namespaces/a/pods/b/log", ("", "a", "pods", "b", "log")),
-            ("/apis/terrane.dev/v1alpha1/namespaces/a/terraformlayers/b/status", ("terrane.dev", "a", "terraformlayers", "b", "status")),
-            ("/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode", ("rbac.authorization.k8s.io", "", "clusterroles", "system:node", "")),
+            (
+                "/apis/terrane.dev/v1alpha1/namespaces/a/terraformlayers/b/status",
+                ("terrane.dev", "a", "terraformlayers", "b", "status"),
+            ),
+            (
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode",
+                ("rbac.authorization.k8s.io", "", "clusterroles", "system:node", ""),
+            ),
         ] {
             let found = route(path);
-            let found = (found.0.as_str(), found.1.as_str(), found.2.as_str(), found.3.as_str(), found.4.as_str());
+            let found =
+                (found.0.as_str(), found.1.as_str(), found.2.as_str(), found.3.as_str(), found.4.as_str());
             assert_eq!(found, expected, "{path}");
         }
-        for path in ["/", "/api", "/api/v1", "/apis/batch/v1", "/healthz", "/api/v1/namespaces/a/pods/b/log/c", "/api/v1//pods"] {
+        for path in [
+            "/",
+            "/api",
+            "/api/v1",
+            "/apis/batch/v1",
+            "/healthz",
+            "/api/v1/namespaces/a/pods/b/log/c",
+            "/api/v1//pods",
+        ] {
             assert_eq!(Route::parse(path), Route::Other, "{path}");
         }
     }

@@ -19,9 +19,14 @@ pub fn object(call: &Call, code: StatusCode, shown: &Shown) -> Result<Response> 
         (Shape::Metadata, _) => encoded(call.accept, code, &view::partial(&shown.value(&call.kind))),
         (Shape::Table(include), _) => {
             let value = shown.value(&call.kind);
-            let revision = crate::kinds::meta::text(crate::kinds::meta::of(&value), "resourceVersion").to_owned();
+            let revision =
+                crate::kinds::meta::text(crate::kinds::meta::of(&value), "resourceVersion").to_owned();
             let rows = vec![table::row(&call.kind, &value, include, jiff::Timestamp::now())];
-            encoded(call.accept, code, &table::whole(&call.kind, rows, serde_json::json!({"resourceVersion": revision})))
+            encoded(
+                call.accept,
+                code,
+                &table::whole(&call.kind, rows, serde_json::json!({"resourceVersion": revision})),
+            )
         }
     }
 }
@@ -34,8 +39,12 @@ pub fn plain(call: &Call, code: StatusCode, value: &Value) -> Result<Response> {
 pub fn encoded(accept: Accept, code: StatusCode, value: &Value) -> Result<Response> {
     let (bytes, content_type): (Bytes, &'static str) = match accept.encoding {
         Encoding::Json => (value.to_string().into(), "application/json"),
-        Encoding::Pretty => (serde_json::to_string_pretty(value).map_err(Status::internal)?.into(), "application/json"),
-        Encoding::Yaml => (serde_saphyr::to_string(value).map_err(Status::internal)?.into(), "application/yaml"),
+        Encoding::Pretty => {
+            (serde_json::to_string_pretty(value).map_err(Status::internal)?.into(), "application/json")
+        }
+        Encoding::Yaml => {
+            (serde_saphyr::to_string(value).map_err(Status::internal)?.into(), "application/yaml")
+        }
     };
     let mut response = json_response(code, bytes);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -50,7 +59,12 @@ pub fn warn(mut response: Response, warnings: &[String]) -> Response {
             continue;
         }
         said.push(warning);
-        let escaped: String = warning.chars().filter(|c| !c.is_control()).collect::<String>().replace('\\', "\\\\").replace('"', "\\\"");
+        let escaped: String = warning
+            .chars()
+            .filter(|c| !c.is_control())
+            .collect::<String>()
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
             response.headers_mut().append(header::WARNING, value);
         }

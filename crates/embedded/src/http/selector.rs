@@ -53,12 +53,18 @@ impl Selector {
 
     /// The one name that can match, if the selector says so.
     pub fn single_name(&self) -> Option<&str> {
-        self.fields.iter().find(|term| term.field == "metadata.name" && !term.negated).map(|term| term.value.as_str())
+        self.fields
+            .iter()
+            .find(|term| term.field == "metadata.name" && !term.negated)
+            .map(|term| term.value.as_str())
     }
 
     /// The one namespace that can match, if the selector says so.
     pub fn single_namespace(&self) -> Option<&str> {
-        self.fields.iter().find(|term| term.field == "metadata.namespace" && !term.negated).map(|term| term.value.as_str())
+        self.fields
+            .iter()
+            .find(|term| term.field == "metadata.namespace" && !term.negated)
+            .map(|term| term.value.as_str())
     }
 
     /// O(terms); parses the object only for fields that the store does not keep beside it.
@@ -135,7 +141,9 @@ fn parse_fields(kind: &Kind, selector: &str) -> std::result::Result<Vec<FieldTer
 
 /// The stored name of a selectable field.
 fn supported_field(kind: &Kind, field: &str) -> std::result::Result<String, String> {
-    let metadata = field == "metadata.name" || (field == "metadata.namespace" && (kind.is_namespaced() || !matches!(kind.builtin(), Some(Builtin::Node | Builtin::Namespace))));
+    let metadata = field == "metadata.name"
+        || (field == "metadata.namespace"
+            && (kind.is_namespaced() || !matches!(kind.builtin(), Some(Builtin::Node | Builtin::Namespace))));
     if metadata {
         return Ok(field.to_owned());
     }
@@ -149,10 +157,20 @@ fn supported_field(kind: &Kind, field: &str) -> std::result::Result<String, Stri
     Err(match kind.builtin() {
         Some(Builtin::Pod) if field == "spec.host" => return Ok("spec.nodeName".to_owned()),
         Some(Builtin::Job) => format!("field label {field:?} not supported for Job"),
-        Some(Builtin::Pod | Builtin::Node | Builtin::Event | Builtin::EventV1 | Builtin::Namespace | Builtin::Secret) | None => {
+        Some(
+            Builtin::Pod
+            | Builtin::Node
+            | Builtin::Event
+            | Builtin::EventV1
+            | Builtin::Namespace
+            | Builtin::Secret,
+        )
+        | None => {
             format!("field label not supported: {field}")
         }
-        Some(_) => format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""),
+        Some(_) => {
+            format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+        }
     })
 }
 
@@ -193,11 +211,18 @@ fn unescape(value: &str) -> std::result::Result<String, String> {
         match letter {
             '\\' => match letters.next() {
                 Some(next @ ('\\' | ',' | '=')) => out.push(next),
-                Some(next) => return Err(format!("invalid field selector: invalid escape sequence: \\{next}")),
+                Some(next) => {
+                    return Err(format!("invalid field selector: invalid escape sequence: \\{next}"));
+                }
                 None => return Err("invalid field selector: invalid escape sequence: \\".to_owned()),
             },
             // The real server prints the character's number.
-            ',' | '=' => return Err(format!("invalid field selector: unescaped character in value: {}", u32::from(letter))),
+            ',' | '=' => {
+                return Err(format!(
+                    "invalid field selector: unescaped character in value: {}",
+                    u32::from(letter)
+                ));
+            }
             other => out.push(other),
         }
     }
@@ -340,7 +365,11 @@ impl Parser {
 
     fn bound(&mut self, key: &str) -> std::result::Result<i64, String> {
         let value = self.exact(key)?;
-        value.parse().map_err(|_| format!("values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"))
+        value.parse().map_err(|_| {
+            format!(
+                "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+            )
+        })
     }
 
     fn values(&mut self, key: &str) -> std::result::Result<Vec<String>, String> {
@@ -354,7 +383,12 @@ impl Parser {
                 self.take(Place::Values);
                 return Ok(vec![String::new()]);
             }
-            _ => return Err(format!("found '{}', expected: ',', ')' or identifier", self.look(Place::Values).1)),
+            _ => {
+                return Err(format!(
+                    "found '{}', expected: ',', ')' or identifier",
+                    self.look(Place::Values).1
+                ));
+            }
         }
         let mut values: Vec<String> = Vec::new();
         let mut after_word = false;
@@ -370,7 +404,9 @@ impl Parser {
                         values.push(String::new());
                     }
                     after_word = false;
-                    if matches!(self.look(Place::Values).0, Token::Symbol("," | ")")) && !values.iter().any(String::is_empty) {
+                    if matches!(self.look(Place::Values).0, Token::Symbol("," | ")"))
+                        && !values.iter().any(String::is_empty)
+                    {
                         values.push(String::new());
                     }
                 }
@@ -385,7 +421,11 @@ impl Parser {
 
 fn checked_value(key: &str, index: usize, value: String) -> std::result::Result<String, String> {
     let bad = format::label_value(&value);
-    if bad.is_empty() { Ok(value) } else { Err(format!("values[{index}][{key}]: Invalid value: {value:?}: {}", bad.join("; "))) }
+    if bad.is_empty() {
+        Ok(value)
+    } else {
+        Err(format!("values[{index}][{key}]: Invalid value: {value:?}: {}", bad.join("; ")))
+    }
 }
 
 fn parse_labels(selector: &str) -> std::result::Result<Vec<Requirement>, String> {
@@ -399,7 +439,8 @@ mod tests {
 
     fn check(selector: &str, labels: &[(&str, &str)], expected: bool) {
         let requirements = parse_labels(selector).unwrap();
-        let found = requirements.iter().all(|r| r.matches(labels.iter().find(|(k, _)| *k == r.key).map(|(_, v)| *v)));
+        let found =
+            requirements.iter().all(|r| r.matches(labels.iter().find(|(k, _)| *k == r.key).map(|(_, v)| *v)));
         assert_eq!(found, expected, "{selector} on {labels:?}");
     }
 
@@ -434,7 +475,9 @@ mod tests {
         ] {
             assert_eq!(parse_labels(selector).unwrap_err(), message, "{selector}");
         }
-        assert!(parse_labels("-a=b").unwrap_err().starts_with("unable to parse requirement: key: Invalid value: \"-a\": name part must consist of"));
+        assert!(parse_labels("-a=b").unwrap_err().starts_with(
+            "unable to parse requirement: key: Invalid value: \"-a\": name part must consist of"
+        ));
     }
 
     #[test]

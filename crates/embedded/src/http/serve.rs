@@ -37,7 +37,11 @@ impl Call {
     }
 
     pub fn key(&self) -> crate::store::Key {
-        crate::store::Key::new(self.kind.collection.clone(), self.namespace().unwrap_or_default(), &self.path.name)
+        crate::store::Key::new(
+            self.kind.collection.clone(),
+            self.namespace().unwrap_or_default(),
+            &self.path.name,
+        )
     }
 }
 
@@ -47,7 +51,9 @@ pub(crate) async fn serve(State(api): State<Arc<Api>>, request: Request) -> Resp
         Ok(response) => response,
         Err(status) => status.into_response(),
     };
-    response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, private"));
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, private"));
     if head_only { response.map(|_| Body::empty()) } else { response }
 }
 
@@ -57,13 +63,19 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
     let params = Params::parse(&parts.uri);
     let path = match Route::parse(parts.uri.path()) {
         Route::Resource(path) => path,
-        Route::Other => return other(api, &parts.method, parts.uri.path(), &params, &parts.headers, &identity),
+        Route::Other => {
+            return other(api, &parts.method, parts.uri.path(), &params, &parts.headers, &identity);
+        }
     };
-    let Some(verb) = request::verb(&parts.method, &path, &params) else { return Err(Status::method_not_allowed()) };
+    let Some(verb) = request::verb(&parts.method, &path, &params) else {
+        return Err(Status::method_not_allowed());
+    };
     authorize(api, &identity, verb, &path, &params)?;
     let snapshot = api.store.snapshot();
     let kinds = api.registry.at(&snapshot);
-    let Some(kind) = kinds.find(&path.group, &path.version, &path.resource).cloned() else { return Ok(not_served()) };
+    let Some(kind) = kinds.find(&path.group, &path.version, &path.resource).cloned() else {
+        return Ok(not_served());
+    };
     check_path(&kind, &path, verb)?;
     let accept = negotiate::accept(&parts.headers, &params)?;
     let call = Call { verb, path, params, headers: parts.headers, identity, kind, kinds, snapshot, accept };
@@ -74,9 +86,11 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
 fn authorize(api: &Api, identity: &Identity, verb: Verb, path: &ResourcePath, params: &Params) -> Result<()> {
     // A list or watch that selects one name is a request for that name.
     let selected = match verb {
-        Verb::List | Verb::Watch | Verb::DeleteCollection => {
-            params.text("fieldSelector").split(',').find_map(|term| term.strip_prefix("metadata.name=")).map(|name| name.trim_start_matches('='))
-        }
+        Verb::List | Verb::Watch | Verb::DeleteCollection => params
+            .text("fieldSelector")
+            .split(',')
+            .find_map(|term| term.strip_prefix("metadata.name="))
+            .map(|name| name.trim_start_matches('=')),
         Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => None,
     };
     let name = selected.unwrap_or(&path.name);
@@ -144,9 +158,17 @@ async fn dispatch(api: &Arc<Api>, call: Call, body: Body) -> Result<Response> {
     }
 }
 
-fn other(api: &Api, method: &Method, path: &str, params: &Params, headers: &HeaderMap, identity: &Identity) -> Result<Response> {
+fn other(
+    api: &Api,
+    method: &Method,
+    path: &str,
+    params: &Params,
+    headers: &HeaderMap,
+    identity: &Identity,
+) -> Result<Response> {
     let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
-    let health = matches!(path, "/healthz" | "/livez" | "/readyz") || ["/livez/", "/readyz/", "/healthz/"].iter().any(|p| path.starts_with(p));
+    let health = matches!(path, "/healthz" | "/livez" | "/readyz")
+        || ["/livez/", "/readyz/", "/healthz/"].iter().any(|p| path.starts_with(p));
     if !health {
         let verb = method.as_str().to_ascii_lowercase();
         api.options.authorizer.require(identity, &Attributes::path(&verb, path))?;
@@ -166,6 +188,7 @@ fn other(api: &Api, method: &Method, path: &str, params: &Params, headers: &Head
 
 /// What a path gets that leads nowhere: plain text, as the real server answers before any API takes over.
 fn not_served() -> Response {
-    let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
 }

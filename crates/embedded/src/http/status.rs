@@ -33,7 +33,13 @@ struct Inner {
 
 impl Status {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Status(Box::new(Inner { code, reason: reason.into(), message: message.into(), details: None, retry_after: None }))
+        Status(Box::new(Inner {
+            code,
+            reason: reason.into(),
+            message: message.into(),
+            details: None,
+            retry_after: None,
+        }))
     }
 
     fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
@@ -73,12 +79,18 @@ impl Status {
     }
 
     pub fn not_found_named(group: &str, plural: &str, name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} {name:?} not found", qualified(group, plural))).about(group, plural, name)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{} {name:?} not found", qualified(group, plural)),
+        )
+        .about(group, plural, name)
     }
 
     /// The resource itself is not served.
     pub fn unknown_resource() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource").with_empty_details()
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+            .with_empty_details()
     }
 
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
@@ -92,32 +104,45 @@ impl Status {
     }
 
     pub fn conflict_named(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource));
+        let message =
+            format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource));
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(group, resource, name)
     }
 
     pub fn modified(kind: &Kind, name: &str) -> Self {
-        Self::conflict(kind, name, "the object has been modified; please apply your changes to the latest version and try again")
+        Self::conflict(
+            kind,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
     }
 
     /// 409 of server-side apply: one cause per field that another manager owns.
     pub fn apply_conflict(message: String, causes: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut status = Self::new(StatusCode::CONFLICT, "Conflict", message);
-        let causes = causes.into_iter().map(|(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}));
+        let causes = causes.into_iter().map(
+            |(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}),
+        );
         status.0.details = Some(Map::from_iter([("causes".to_owned(), Value::Array(causes.collect()))]));
         status
     }
 
     pub fn apply_refused(error: &apply::Error) -> Self {
         match error {
-            apply::Error::Conflict(_) => {
-                Self::apply_conflict(error.to_string(), error.causes().into_iter().map(|cause| (cause.field, cause.message)))
-            }
+            apply::Error::Conflict(_) => Self::apply_conflict(
+                error.to_string(),
+                error.causes().into_iter().map(|cause| (cause.field, cause.message)),
+            ),
             apply::Error::BadRequest(message) => Self::bad_request(message.as_str()),
-            apply::Error::ManagerRequired => {
-                Self::invalid_named("meta.k8s.io", "PatchOptions", "", vec![Cause::required("fieldManager", "is required for apply patch")])
+            apply::Error::ManagerRequired => Self::invalid_named(
+                "meta.k8s.io",
+                "PatchOptions",
+                "",
+                vec![Cause::required("fieldManager", "is required for apply patch")],
+            ),
+            apply::Error::Unmergeable(message) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str())
             }
-            apply::Error::Unmergeable(message) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str()),
         }
     }
 
@@ -128,8 +153,12 @@ impl Status {
                 tracing::debug!(%cause, "a patch does not apply");
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", error.to_string()).with_empty_details()
             }
-            patch::Error::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string()),
-            patch::Error::Unmergeable(message) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str()),
+            patch::Error::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", error.to_string())
+            }
+            patch::Error::Unmergeable(message) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message.as_str())
+            }
         }
     }
 
@@ -151,8 +180,12 @@ impl Status {
             many => format!(": [{}]", many.join(", ")),
         };
         let message = format!("{} {name:?} is invalid{said}", qualified(group, kind));
-        let mut status = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(group, kind, name);
-        let causes = causes.into_iter().map(|c| json!({"reason": c.reason, "message": c.message, "field": c.field})).collect();
+        let mut status =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(group, kind, name);
+        let causes = causes
+            .into_iter()
+            .map(|c| json!({"reason": c.reason, "message": c.message, "field": c.field}))
+            .collect();
         status.0.details.get_or_insert_with(Map::new).insert("causes".to_owned(), Value::Array(causes));
         status
     }
@@ -163,7 +196,11 @@ impl Status {
 
     pub fn forbidden_named(group: &str, plural: &str, name: &str, why: &str) -> Self {
         let what = qualified(group, plural);
-        let message = if name.is_empty() { format!("{what} is forbidden: {why}") } else { format!("{what} {name:?} is forbidden: {why}") };
+        let message = if name.is_empty() {
+            format!("{what} is forbidden: {why}")
+        } else {
+            format!("{what} {name:?} is forbidden: {why}")
+        };
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(group, plural, name)
     }
 
@@ -183,11 +220,18 @@ impl Status {
     }
 
     pub fn too_large(limit: usize) -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {limit}"),
+        )
     }
 
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: {}", accepted.join(", "));
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
@@ -203,7 +247,12 @@ impl Status {
 
     /// The path exists, this method of it does not.
     pub fn method_not_allowed() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "the server does not allow this method on the requested resource").with_empty_details()
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+        .with_empty_details()
     }
 
     pub fn too_many_requests(message: &str, retry_after: u32) -> Self {
@@ -215,16 +264,28 @@ impl Status {
 
     /// A revision that the server has not reached.
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
-        let mut status = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Too large resource version: {asked}, current: {current}"));
+        let mut status = Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            format!("Too large resource version: {asked}, current: {current}"),
+        );
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
-        status.0.details = Some(Map::from_iter([("causes".to_owned(), json!([cause])), ("retryAfterSeconds".to_owned(), 1.into())]));
+        status.0.details = Some(Map::from_iter([
+            ("causes".to_owned(), json!([cause])),
+            ("retryAfterSeconds".to_owned(), 1.into()),
+        ]));
         status.0.retry_after = Some(1);
         status
     }
 
     pub fn internal(why: impl fmt::Display) -> Self {
-        let mut status = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", format!("Internal error occurred: {why}"));
-        status.0.details = Some(Map::from_iter([("causes".to_owned(), json!([{"message": why.to_string()}]))]));
+        let mut status = Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {why}"),
+        );
+        status.0.details =
+            Some(Map::from_iter([("causes".to_owned(), json!([{"message": why.to_string()}]))]));
         status
     }
 
@@ -271,10 +332,13 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = StatusCode::from_u16(refusal.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let status = refusal.into_status();
-        let details = status.details.and_then(|details| serde_json::to_value(details).ok()).and_then(|details| match details {
-            Value::Object(details) => Some(details),
-            _ => None,
-        });
+        let details =
+            status.details.and_then(|details| serde_json::to_value(details).ok()).and_then(|details| {
+                match details {
+                    Value::Object(details) => Some(details),
+                    _ => None,
+                }
+            });
         Status(Box::new(Inner {
             code,
             reason: status.reason.unwrap_or_default().into(),

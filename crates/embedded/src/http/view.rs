@@ -17,7 +17,9 @@ pub fn bytes(kind: &Kind, object: &Stored) -> Bytes {
         Origin::Builtin(Builtin::EventV1) => to_vec(&event_v1(object.value())),
         Origin::Builtin(_) => object.bytes.clone(),
         // The schema changed after the object was written: what it fills in and what it drops shows from then on.
-        Origin::Custom(definition) if object.revision < definition.schema_revision => to_vec(&value(kind, object)),
+        Origin::Custom(definition) if object.revision < definition.schema_revision => {
+            to_vec(&value(kind, object))
+        }
         Origin::Custom(_) => with_version(kind, &object.bytes),
     }
 }
@@ -96,7 +98,9 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
 ];
 
 fn event_v1(object: Value) -> Value {
-    renamed(object, "events.k8s.io/v1", |field| EVENT_FIELDS.iter().find(|(core, _)| *core == field).map(|(_, v1)| *v1))
+    renamed(object, "events.k8s.io/v1", |field| {
+        EVENT_FIELDS.iter().find(|(core, _)| *core == field).map(|(_, v1)| *v1)
+    })
 }
 
 /// Back to the form that is stored.

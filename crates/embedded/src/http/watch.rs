@@ -45,14 +45,23 @@ pub fn serve(api: &Arc<Api>, call: Call) -> Result<Response> {
         None => asked == 0,
     };
     let from = if initial || asked == 0 { current } else { asked };
-    let timeout = options.timeout.map(Duration::from_secs).unwrap_or_else(|| spread(api.options.watch_timeout));
+    let timeout =
+        options.timeout.map(Duration::from_secs).unwrap_or_else(|| spread(api.options.watch_timeout));
     let accept = call.accept;
-    let scope = Scope { namespace: call.namespace().map(str::to_owned), kind: Arc::clone(&call.kind), selector, shape: accept.shape };
+    let scope = Scope {
+        namespace: call.namespace().map(str::to_owned),
+        kind: Arc::clone(&call.kind),
+        selector,
+        shape: accept.shape,
+    };
     let body = match api.store.watch(&call.kind.collection, from) {
         Err(expired) => Body::from(error_event(&expired_status(&expired))),
         Ok(watch) => {
             let start: Vec<Arc<Stored>> = if initial { scope.state(&call) } else { Vec::new() };
-            let mut ticks = tokio::time::interval_at(Instant::now() + api.options.bookmark_interval, api.options.bookmark_interval);
+            let mut ticks = tokio::time::interval_at(
+                Instant::now() + api.options.bookmark_interval,
+                api.options.bookmark_interval,
+            );
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let feed = Feed {
                 scope,
@@ -72,7 +81,9 @@ pub fn serve(api: &Arc<Api>, call: Call) -> Result<Response> {
     let mut response = Response::new(body);
     let content_type = match accept.encoding {
         Encoding::Json | Encoding::Pretty => "application/json",
-        Encoding::Yaml => return Err(Status::not_acceptable(&["application/json", "application/json;stream=watch"])),
+        Encoding::Yaml => {
+            return Err(Status::not_acceptable(&["application/json", "application/json;stream=watch"]));
+        }
     };
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
@@ -172,7 +183,12 @@ impl Feed {
             return Some((self.bookmark(revision, BookmarkKind::InitialEventsEnd), true));
         }
         loop {
-            let last = self.end.checked_sub(LAST_BOOKMARK).filter(|_| self.last_bookmark).unwrap_or(self.end).max(self.start);
+            let last = self
+                .end
+                .checked_sub(LAST_BOOKMARK)
+                .filter(|_| self.last_bookmark)
+                .unwrap_or(self.end)
+                .max(self.start);
             let tick = async {
                 match &mut self.bookmarks {
                     Some(ticks) => ticks.tick().await,
@@ -229,7 +245,9 @@ impl Feed {
     fn put(&mut self, out: &mut BytesMut, how: &str, object: &Stored) {
         match self.scope.shape {
             Shape::Whole => put_line(out, how, &view::bytes(&self.scope.kind, object)),
-            Shape::Metadata | Shape::Table(_) => self.put_value(out, how, &view::value(&self.scope.kind, object)),
+            Shape::Metadata | Shape::Table(_) => {
+                self.put_value(out, how, &view::value(&self.scope.kind, object))
+            }
         }
     }
 
@@ -240,7 +258,8 @@ impl Feed {
             Shape::Table(include) => {
                 let row = table::row(&self.scope.kind, value, include, jiff::Timestamp::now());
                 let revision = crate::kinds::meta::text(crate::kinds::meta::of(value), "resourceVersion");
-                let mut whole = table::whole(&self.scope.kind, vec![row], json!({"resourceVersion": revision}));
+                let mut whole =
+                    table::whole(&self.scope.kind, vec![row], json!({"resourceVersion": revision}));
                 if let (true, Some(fields)) = (self.rows_sent, whole.as_object_mut()) {
                     fields.insert("columnDefinitions".to_owned(), Value::Null);
                 }
@@ -260,7 +279,16 @@ impl Feed {
             Shape::Whole => object,
             Shape::Metadata => view::partial(&object),
             Shape::Table(_) => {
-                let mut whole = table::whole(&self.scope.kind, vec![table::row(&self.scope.kind, &object, super::negotiate::Include::Metadata, jiff::Timestamp::now())], json!({"resourceVersion": revision.to_string()}));
+                let mut whole = table::whole(
+                    &self.scope.kind,
+                    vec![table::row(
+                        &self.scope.kind,
+                        &object,
+                        super::negotiate::Include::Metadata,
+                        jiff::Timestamp::now(),
+                    )],
+                    json!({"resourceVersion": revision.to_string()}),
+                );
                 if let (true, Some(fields)) = (self.rows_sent, whole.as_object_mut()) {
                     fields.insert("columnDefinitions".to_owned(), Value::Null);
                 }

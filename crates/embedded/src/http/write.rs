@@ -39,19 +39,30 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
     let kind = &call.kind;
     let decoded = decode::decode(bytes, format).map_err(|why| unrecognized(kind, &why, bytes))?;
     if !decoded.value.is_object() {
-        let why = format!("couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}", json_kind(&decoded.value));
+        let why = format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            json_kind(&decoded.value)
+        );
         return Err(unrecognized_plain(kind, &why, bytes));
     }
     check(call, decoded, validation)
 }
 
 fn unrecognized(kind: &Kind, why: &str, bytes: &[u8]) -> Status {
-    let why = if why.starts_with("error converting YAML") { why.to_owned() } else { format!("couldn't get version/kind; json parse error: {why}") };
+    let why = if why.starts_with("error converting YAML") {
+        why.to_owned()
+    } else {
+        format!("couldn't get version/kind; json parse error: {why}")
+    };
     unrecognized_plain(kind, &why, bytes)
 }
 
 fn unrecognized_plain(kind: &Kind, why: &str, bytes: &[u8]) -> Status {
-    Status::bad_request(format!("the object provided is unrecognized (must be of type {}): {why} ({})", kind.kind, summary(bytes)))
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {why} ({})",
+        kind.kind,
+        summary(bytes)
+    ))
 }
 
 /// The beginning of a body, as the real server shows it.
@@ -82,7 +93,12 @@ pub fn check(call: &Call, decoded: Decoded, validation: FieldValidation) -> Resu
     let kind = &call.kind;
     let Decoded { value: mut object, duplicates } = decoded;
     check_type(call, &object)?;
-    let cannot = |why: &str| Status::bad_request(format!("{0} in version {1:?} cannot be handled as a {0}: {why}", kind.kind, kind.version));
+    let cannot = |why: &str| {
+        Status::bad_request(format!(
+            "{0} in version {1:?} cannot be handled as a {0}: {why}",
+            kind.kind, kind.version
+        ))
+    };
     let unknown = if kind.builtin().is_some() {
         typed::read_as(kind.definition, &mut object).map_err(|why| cannot(&why))?
     } else {
@@ -100,7 +116,9 @@ pub fn check(call: &Call, decoded: Decoded, validation: FieldValidation) -> Resu
         FieldValidation::Ignore => Vec::new(),
         FieldValidation::Warn => remarks,
         FieldValidation::Strict if remarks.is_empty() => remarks,
-        FieldValidation::Strict => return Err(cannot(&format!("strict decoding error: {}", remarks.join(", ")))),
+        FieldValidation::Strict => {
+            return Err(cannot(&format!("strict decoding error: {}", remarks.join(", "))));
+        }
     };
     Ok(Incoming { object, warnings })
 }
@@ -111,7 +129,10 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     for key in ["apiVersion", "kind"] {
         if let Some(other) = object.get(key).filter(|v| !v.is_string() && !v.is_null()) {
-            let why = format!("couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{key} of type string", json_kind(other));
+            let why = format!(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go struct field .{key} of type string",
+                json_kind(other)
+            );
             return Err(unrecognized_plain(kind, &why, object.to_string().as_bytes()));
         }
     }
@@ -123,12 +144,20 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
         let why = if call.kinds.by_kind(group, short, name).is_some_and(|k| k.builtin().is_some()) {
             format!("converting ({short}.{name}) to ({}.{}): unknown conversion", package(kind), kind.kind)
         } else {
-            format!("no kind {name:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"")
+            format!(
+                "no kind {name:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+            )
         };
-        return Err(Status::bad_request(format!("{name} in version {short:?} cannot be handled as a {}: {why}", kind.kind)));
+        return Err(Status::bad_request(format!(
+            "{name} in version {short:?} cannot be handled as a {}: {why}",
+            kind.kind
+        )));
     }
     if !api_version.is_empty() && *api_version != *kind.api_version {
-        let message = format!("the API version in the data ({api_version}) does not match the expected API version ({})", kind.api_version);
+        let message = format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({})",
+            kind.api_version
+        );
         return Err(Status::bad_request(message));
     }
     // Of a custom resource the kind is validated with the rest, so that all faults are told together.
@@ -176,7 +205,9 @@ pub fn set_namespace(call: &Call, object: &mut Value) -> Result<()> {
     } else if given.is_empty() {
         metadata.insert("namespace".to_owned(), expected.into());
     } else {
-        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     Ok(())
 }
@@ -184,9 +215,11 @@ pub fn set_namespace(call: &Call, object: &mut Value) -> Result<()> {
 static NO_FIELDS: LazyLock<FieldSet> = LazyLock::new(FieldSet::new);
 static STATUS_ONLY: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&[&["status"]]));
 static SPEC_ONLY: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&[&["spec"]]));
-static SPEC_AND_METADATA: LazyLock<FieldSet> = LazyLock::new(|| FieldSet::of_fields(&[&["spec"], &["metadata"]]));
-static POD_STATUS: LazyLock<FieldSet> =
-    LazyLock::new(|| FieldSet::of_fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]]));
+static SPEC_AND_METADATA: LazyLock<FieldSet> =
+    LazyLock::new(|| FieldSet::of_fields(&[&["spec"], &["metadata"]]));
+static POD_STATUS: LazyLock<FieldSet> = LazyLock::new(|| {
+    FieldSet::of_fields(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
+});
 
 /// Who writes, for `managedFields`.
 pub fn writer<'a>(call: &'a Call, part: Part, manager: &'a str, now: Timestamp) -> Writer<'a> {
@@ -200,7 +233,11 @@ pub fn writer<'a>(call: &'a Call, part: Part, manager: &'a str, now: Timestamp) 
     };
     let resolve: &apply::Resolve<'static> = &builtin_definition;
     Writer {
-        schema: if kind.builtin().is_some() { Schema::built_in(&kind.schema, resolve) } else { Schema::custom(&kind.schema) },
+        schema: if kind.builtin().is_some() {
+            Schema::built_in(&kind.schema, resolve)
+        } else {
+            Schema::custom(&kind.schema)
+        },
         api_version: &kind.api_version,
         kind: &kind.kind,
         manager,
@@ -244,8 +281,12 @@ pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()>
 pub fn store_error(error: WriteError) -> Status {
     match error {
         WriteError::Malformed { .. } => Status::bad_request(error.to_string()),
-        WriteError::Full { .. } | WriteError::Disk { .. } | WriteError::Stopped { .. } => Status::unavailable(error),
-        WriteError::Exists { .. } | WriteError::Conflict { .. } | WriteError::Missing { .. } => Status::internal(error),
+        WriteError::Full { .. } | WriteError::Disk { .. } | WriteError::Stopped { .. } => {
+            Status::unavailable(error)
+        }
+        WriteError::Exists { .. } | WriteError::Conflict { .. } | WriteError::Missing { .. } => {
+            Status::internal(error)
+        }
     }
 }
 
@@ -264,7 +305,10 @@ pub async fn create(api: &Api, call: &Call, object: Value, options: &WriteOption
         }
         match create_named(api, call, named, options).await {
             Err(status) if status.reason() == "AlreadyExists" => {
-                let message = format!("{} {name:?} already exists, the server was not able to generate a unique name for the object", call.kind.qualified());
+                let message = format!(
+                    "{} {name:?} already exists, the server was not able to generate a unique name for the object",
+                    call.kind.qualified()
+                );
                 last = Some(status.reworded(message));
             }
             outcome => return outcome,
@@ -277,7 +321,8 @@ pub async fn create(api: &Api, call: &Call, object: Value, options: &WriteOption
 fn generated_name(prefix: &str) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let prefix: String = prefix.chars().take(58).collect();
-    let suffix = (0..5).filter_map(|_| LETTERS.get(rand::random_range(0..LETTERS.len())).map(|b| char::from(*b)));
+    let suffix =
+        (0..5).filter_map(|_| LETTERS.get(rand::random_range(0..LETTERS.len())).map(|b| char::from(*b)));
     prefix.chars().chain(suffix).collect()
 }
 
@@ -306,9 +351,12 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
         return Err(Status::invalid(kind, meta::name(&object), causes));
     }
     let key = Key::new(kind.collection.clone(), meta::namespace(&object), meta::name(&object));
-    let writer = writer(call, Part::Main, &options.manager, now);
     // What an apply has just put together already names its owners.
-    let object = if options.is_apply() { object } else { apply::track_update(None, object, &writer) };
+    let object = if options.is_apply() {
+        object
+    } else {
+        apply::track_update(None, object, &writer(call, Part::Main, &options.manager, now))
+    };
     if options.mode == Mode::DryRun {
         return match snapshot.get(&key) {
             Some(current) => Err(exists(kind, &current)),
@@ -316,7 +364,11 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
         };
     }
     match api.store.write(vec![Op::Create { key, object: view::stored(kind, object) }]).await {
-        Ok(stored) => stored.into_iter().next().map(Shown::Stored).ok_or_else(|| Status::internal("the store answered without an object")),
+        Ok(stored) => stored
+            .into_iter()
+            .next()
+            .map(Shown::Stored)
+            .ok_or_else(|| Status::internal("the store answered without an object")),
         Err(WriteError::Exists { current }) => Err(exists(kind, &current)),
         Err(error) => Err(store_error(error)),
     }
@@ -348,7 +400,10 @@ pub struct Update<'a> {
 }
 
 impl Update<'_> {
-    pub async fn run(&self, mut make: impl FnMut(Option<&Value>) -> Result<Value>) -> Result<(StatusCode, Shown)> {
+    pub async fn run(
+        &self,
+        mut make: impl FnMut(Option<&Value>) -> Result<Value>,
+    ) -> Result<(StatusCode, Shown)> {
         let (api, call) = (self.api, self.call);
         let key = call.key();
         for _ in 0..ATTEMPTS {
@@ -390,7 +445,13 @@ impl Update<'_> {
         Ok(())
     }
 
-    async fn change(&self, snapshot: &Snapshot, stored: &Arc<Stored>, old: &Value, mut object: Value) -> std::result::Result<Shown, Lost> {
+    async fn change(
+        &self,
+        snapshot: &Snapshot,
+        stored: &Arc<Stored>,
+        old: &Value,
+        mut object: Value,
+    ) -> std::result::Result<Shown, Lost> {
         let (api, call, kind) = (self.api, self.call, &self.call.kind);
         self.check_preconditions(&mut object, stored, old)?;
         strategy::default(kind, &mut object);
@@ -416,9 +477,17 @@ impl Update<'_> {
         if self.options.mode == Mode::DryRun {
             return Ok(Shown::Value(object));
         }
-        let op = Op::Update { key: stored.key.clone(), expected: stored.revision, object: view::stored(kind, object) };
+        let op = Op::Update {
+            key: stored.key.clone(),
+            expected: stored.revision,
+            object: view::stored(kind, object),
+        };
         match api.store.write(vec![op]).await {
-            Ok(written) => written.into_iter().next().map(Shown::Stored).ok_or_else(|| Status::internal("the store answered without an object").into()),
+            Ok(written) => written
+                .into_iter()
+                .next()
+                .map(Shown::Stored)
+                .ok_or_else(|| Status::internal("the store answered without an object").into()),
             Err(WriteError::Conflict { .. } | WriteError::Missing { .. }) => Err(Lost::Race),
             Err(error) => Err(store_error(error).into()),
         }
@@ -428,14 +497,21 @@ impl Update<'_> {
         let (kind, name) = (&self.call.kind, &self.call.path.name);
         let uid = meta::uid(object);
         if !uid.is_empty() && uid != meta::uid(old) {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                meta::uid(old)
+            );
             return Err(Status::conflict(kind, name, &why));
         }
         let given = meta::text(meta::of(object), "resourceVersion");
         match given.parse::<u64>() {
             Ok(0) | Err(_) if given.is_empty() || given == "0" => {
                 if !strategy::updates_unconditionally(kind) {
-                    let cause = Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+                    let cause = Cause::invalid(
+                        "metadata.resourceVersion",
+                        &0.into(),
+                        "must be specified for an update",
+                    );
                     return Err(Status::invalid_named(&kind.group, &kind.plural, name, vec![cause]));
                 }
             }
@@ -456,7 +532,11 @@ impl Update<'_> {
     /// The last finalizer is gone from an object that was to be deleted.
     async fn remove(&self, stored: &Arc<Stored>, object: Value) -> std::result::Result<Shown, Lost> {
         if self.options.mode == Mode::Write {
-            let op = Op::Delete { key: stored.key.clone(), expected: stored.revision, object: view::stored(&self.call.kind, object.clone()) };
+            let op = Op::Delete {
+                key: stored.key.clone(),
+                expected: stored.revision,
+                object: view::stored(&self.call.kind, object.clone()),
+            };
             match self.api.store.write(vec![op]).await {
                 Ok(_) => {}
                 Err(WriteError::Conflict { .. } | WriteError::Missing { .. }) => return Err(Lost::Race),
@@ -483,7 +563,13 @@ impl From<Status> for Lost {
 fn carry_over(object: &mut Value, old: &Value) {
     let old = meta::of(old);
     let Some(metadata) = meta::of_mut(object) else { return };
-    for (field, always) in [("uid", false), ("creationTimestamp", true), ("deletionTimestamp", true), ("deletionGracePeriodSeconds", false), ("generateName", false)] {
+    for (field, always) in [
+        ("uid", false),
+        ("creationTimestamp", true),
+        ("deletionTimestamp", true),
+        ("deletionGracePeriodSeconds", false),
+        ("generateName", false),
+    ] {
         match old.get(field) {
             Some(value) if always || !metadata.contains_key(field) => {
                 metadata.insert(field.to_owned(), value.clone());
@@ -497,5 +583,8 @@ fn carry_over(object: &mut Value, old: &Value) {
 fn goes_now(kind: &Kind, object: &Value, old: &Value) -> bool {
     let held_by_spec = kind.builtin() == Some(crate::kinds::Builtin::Namespace)
         && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    meta::finalizers(object).is_empty() && meta::is_deleting(old) && meta::grace(old).unwrap_or_default() == 0 && !held_by_spec
+    meta::finalizers(object).is_empty()
+        && meta::is_deleting(old)
+        && meta::grace(old).unwrap_or_default() == 0
+        && !held_by_spec
 }

@@ -230,7 +230,11 @@ const ROWS: &[Row] = &[
         definition: "io.k8s.api.core.v1.Pod",
         columns: &[
             NAME,
-            Printed("Ready", 0, Says::Text("The aggregate readiness state of this pod for accepting traffic.")),
+            Printed(
+                "Ready",
+                0,
+                Says::Text("The aggregate readiness state of this pod for accepting traffic."),
+            ),
             Printed("Status", 0, Says::Text("The aggregate status of the containers in this pod.")),
             Printed(
                 "Restarts",
@@ -276,7 +280,11 @@ const ROWS: &[Row] = &[
         categories: &[],
         scope: Scope::Namespaced,
         verbs: ALL,
-        subresources: &[Subresource { name: "token", kind: Some(("authentication.k8s.io", "v1", "TokenRequest")), verbs: CREATE }],
+        subresources: &[Subresource {
+            name: "token",
+            kind: Some(("authentication.k8s.io", "v1", "TokenRequest")),
+            verbs: CREATE,
+        }],
         selectable: &[],
         definition: "io.k8s.api.core.v1.ServiceAccount",
         columns: &[NAME, AGE],
@@ -436,9 +444,23 @@ const ROWS: &[Row] = &[
         definition: "io.k8s.api.networking.v1.Ingress",
         columns: &[
             NAME,
-            Printed("Class", 0, Says::Text("The name of the IngressClass resource that should be used for additional configuration")),
-            Printed("Hosts", 0, Says::Text("Hosts that incoming requests are matched against before the ingress rule")),
-            Printed("Address", 0, Says::Text("Address is a list containing ingress points for the load-balancer")),
+            Printed(
+                "Class",
+                0,
+                Says::Text(
+                    "The name of the IngressClass resource that should be used for additional configuration",
+                ),
+            ),
+            Printed(
+                "Hosts",
+                0,
+                Says::Text("Hosts that incoming requests are matched against before the ingress rule"),
+            ),
+            Printed(
+                "Address",
+                0,
+                Says::Text("Address is a list containing ingress points for the load-balancer"),
+            ),
             Printed("Ports", 0, Says::Text("Ports of TLS configurations that open")),
             AGE,
         ],
@@ -545,7 +567,11 @@ const ROWS: &[Row] = &[
         subresources: &[],
         selectable: &[],
         definition: "io.k8s.api.coordination.v1.Lease",
-        columns: &[NAME, Printed("Holder", 0, Says::Field("io.k8s.api.coordination.v1.LeaseSpec", "holderIdentity")), AGE],
+        columns: &[
+            NAME,
+            Printed("Holder", 0, Says::Field("io.k8s.api.coordination.v1.LeaseSpec", "holderIdentity")),
+            AGE,
+        ],
     },
 ];
 

@@ -17,12 +17,17 @@ pub struct Cause {
 
 impl Cause {
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
-        let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
+        let message =
+            if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         Cause { reason: "FieldValueRequired", message, field: field.into() }
     }
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
-        Cause { reason: "FieldValueInvalid", message: format!("Invalid value: {}: {detail}", shown(value)), field: field.into() }
+        Cause {
+            reason: "FieldValueInvalid",
+            message: format!("Invalid value: {}: {detail}", shown(value)),
+            field: field.into(),
+        }
     }
 
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
@@ -40,15 +45,27 @@ impl Cause {
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Cause { reason: "FieldValueDuplicate", message: format!("Duplicate value: {}", shown(value)), field: field.into() }
+        Cause {
+            reason: "FieldValueDuplicate",
+            message: format!("Duplicate value: {}", shown(value)),
+            field: field.into(),
+        }
     }
 
     pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
-        Cause { reason: "FieldValueNotFound", message: format!("Not found: {}", shown(value)), field: field.into() }
+        Cause {
+            reason: "FieldValueNotFound",
+            message: format!("Not found: {}", shown(value)),
+            field: field.into(),
+        }
     }
 
     pub fn too_long(field: impl Into<String>, max: usize) -> Self {
-        Cause { reason: "FieldValueTooLong", message: format!("Too long: may not be more than {max} bytes"), field: field.into() }
+        Cause {
+            reason: "FieldValueTooLong",
+            message: format!("Too long: may not be more than {max} bytes"),
+            field: field.into(),
+        }
     }
 }
 

@@ -42,12 +42,22 @@ pub(super) fn kinds(object: &Stored, former: Option<&Arc<Definition>>) -> Vec<Ar
     let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (group, plural) = (text("/group").to_owned(), text("/names/plural").to_owned());
     let versions: Vec<Value> = spec.get("versions").and_then(Value::as_array).cloned().unwrap_or_default();
-    let Some(storage) = versions.iter().find(|v| v.get("storage") == Some(&Value::Bool(true))).and_then(|v| v.get("name")?.as_str()) else {
+    let Some(storage) = versions
+        .iter()
+        .find(|v| v.get("storage") == Some(&Value::Bool(true)))
+        .and_then(|v| v.get("name")?.as_str())
+    else {
         return Vec::new();
     };
     let storage_version: Arc<str> = format!("{group}/{storage}").into();
-    let accepted = |field: &str| value.pointer(&format!("/status/acceptedNames/{field}")).filter(|v| !v.is_null()).or_else(|| spec.pointer(&format!("/names/{field}")));
-    let name = |field: &str| -> Arc<str> { accepted(field).and_then(Value::as_str).unwrap_or_default().into() };
+    let accepted = |field: &str| {
+        value
+            .pointer(&format!("/status/acceptedNames/{field}"))
+            .filter(|v| !v.is_null())
+            .or_else(|| spec.pointer(&format!("/names/{field}")))
+    };
+    let name =
+        |field: &str| -> Arc<str> { accepted(field).and_then(Value::as_str).unwrap_or_default().into() };
     let names = |field: &str| strings(accepted(field));
     let definition = Arc::new(Definition {
         name: meta::name(&value).into(),
@@ -55,7 +65,12 @@ pub(super) fn kinds(object: &Stored, former: Option<&Arc<Definition>>) -> Vec<Ar
         terminating: meta::is_deleting(&value),
         versions: versions
             .iter()
-            .filter_map(|v| Some((v.get("name")?.as_str()?.into(), v.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default())))
+            .filter_map(|v| {
+                Some((
+                    v.get("name")?.as_str()?.into(),
+                    v.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default(),
+                ))
+            })
             .collect(),
         spec: spec.clone(),
     });
@@ -93,7 +108,10 @@ pub(super) fn kinds(object: &Stored, former: Option<&Arc<Definition>>) -> Vec<Ar
 
 fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c.get("type").and_then(Value::as_str) == Some(condition) && c.get("status").and_then(Value::as_str) == Some("True"))
+    conditions.into_iter().flatten().any(|c| {
+        c.get("type").and_then(Value::as_str) == Some(condition)
+            && c.get("status").and_then(Value::as_str) == Some("True")
+    })
 }
 
 fn compiled(version: &Value, spec: &Value) -> Arc<Node> {
@@ -124,7 +142,8 @@ fn columns(version: &Value) -> Vec<Column> {
         priority: 0,
         path: None,
     }];
-    let given = version.get("additionalPrinterColumns").and_then(Value::as_array).filter(|list| !list.is_empty());
+    let given =
+        version.get("additionalPrinterColumns").and_then(Value::as_array).filter(|list| !list.is_empty());
     let Some(given) = given else {
         columns.push(Column {
             name: "Age".to_owned(),
@@ -148,7 +167,11 @@ fn columns(version: &Value) -> Vec<Column> {
             kind: text("type"),
             format: text("format"),
             description: described,
-            priority: column.get("priority").and_then(Value::as_i64).and_then(|p| i32::try_from(p).ok()).unwrap_or_default(),
+            priority: column
+                .get("priority")
+                .and_then(Value::as_i64)
+                .and_then(|p| i32::try_from(p).ok())
+                .unwrap_or_default(),
             path: Some(path),
         }
     }));
@@ -162,5 +185,11 @@ fn selectable(version: &Value) -> Vec<String> {
 }
 
 fn strings(value: Option<&Value>) -> Vec<String> {
-    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }

@@ -1,8 +1,7 @@
 //! The formats of names, label keys and label values, with kube-apiserver's words for what is wrong with them.
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
-const LABEL_MESSAGE: &str =
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
+const LABEL_MESSAGE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const SUBDOMAIN_MESSAGE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
 const LABEL_1035: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
@@ -12,7 +11,8 @@ const KEY_MESSAGE: &str = "must consist of alphanumeric characters, '-', '_' or 
 const VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const VALUE_MESSAGE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 const CONFIG_KEY: &str = "[-._a-zA-Z0-9]+";
-const CONFIG_KEY_MESSAGE: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
+const CONFIG_KEY_MESSAGE: &str =
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
 
 fn regex(message: &str, expression: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
@@ -105,7 +105,9 @@ pub fn label_key(value: &str) -> Vec<String> {
         }
         _ => {
             let message = regex(KEY_MESSAGE, KEY, &["MyName", "my.name", "123-abc"]);
-            return vec![format!("a valid label key {message} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')")];
+            return vec![format!(
+                "a valid label key {message} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            )];
         }
     };
     if name.is_empty() {

@@ -46,7 +46,13 @@ pub fn is_deleting(object: &Value) -> bool {
 }
 
 pub fn finalizers(object: &Value) -> Vec<&str> {
-    of(object).get("finalizers").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+    of(object)
+        .get("finalizers")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 /// The grace that a deletion gives, where one has been asked for.
@@ -58,7 +64,9 @@ pub fn grace(object: &Value) -> Option<i64> {
 pub fn name_errors(kind: &Kind, name: &str) -> Vec<String> {
     match kind.builtin() {
         Some(Builtin::Namespace) => format::dns_label(name),
-        Some(Builtin::Role | Builtin::ClusterRole | Builtin::RoleBinding | Builtin::ClusterRoleBinding) => format::path_segment(name),
+        Some(Builtin::Role | Builtin::ClusterRole | Builtin::RoleBinding | Builtin::ClusterRoleBinding) => {
+            format::path_segment(name)
+        }
         Some(
             Builtin::Node
             | Builtin::Pod
@@ -98,40 +106,64 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let generate = text(metadata, "generateName");
     if !generate.is_empty() {
-        causes.extend(prefix_errors(kind, generate).iter().map(|e| Cause::invalid("metadata.generateName", &generate.into(), e)));
+        causes.extend(
+            prefix_errors(kind, generate)
+                .iter()
+                .map(|e| Cause::invalid("metadata.generateName", &generate.into(), e)),
+        );
     }
     let name = text(metadata, "name");
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
     } else {
-        causes.extend(name_errors(kind, name).iter().map(|e| Cause::invalid("metadata.name", &name.into(), e)));
+        causes
+            .extend(name_errors(kind, name).iter().map(|e| Cause::invalid("metadata.name", &name.into(), e)));
     }
     let namespace = text(metadata, "namespace");
     if kind.is_namespaced() {
         if namespace.is_empty() {
             causes.push(Cause::required("metadata.namespace", ""));
         } else {
-            causes.extend(format::dns_label(namespace).iter().map(|e| Cause::invalid("metadata.namespace", &namespace.into(), e)));
+            causes.extend(
+                format::dns_label(namespace)
+                    .iter()
+                    .map(|e| Cause::invalid("metadata.namespace", &namespace.into(), e)),
+            );
         }
     } else if !namespace.is_empty() {
         causes.push(Cause::forbidden("metadata.namespace", "not allowed on this type"));
     }
     if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g < 0) {
-        causes.push(Cause::invalid("metadata.generation", &generation.into(), "must be greater than or equal to 0"));
+        causes.push(Cause::invalid(
+            "metadata.generation",
+            &generation.into(),
+            "must be greater than or equal to 0",
+        ));
     }
     validate_parts(metadata, &mut causes);
     let finalizers = finalizers(object);
     for finalizer in &finalizers {
-        causes.extend(format::label_key(finalizer).iter().map(|e| Cause::invalid("metadata.finalizers", &(*finalizer).into(), e)));
+        causes.extend(
+            format::label_key(finalizer)
+                .iter()
+                .map(|e| Cause::invalid("metadata.finalizers", &(*finalizer).into(), e)),
+        );
         // Outside the core group's own names a finalizer needs a domain.
-        if kind.builtin().is_some() && !finalizer.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(finalizer) {
+        if kind.builtin().is_some()
+            && !finalizer.contains('/')
+            && !["orphan", "foregroundDeletion", "kubernetes"].contains(finalizer)
+        {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
             causes.push(Cause::invalid("metadata.finalizers", &(*finalizer).into(), detail));
         }
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
-        causes.push(Cause::invalid("metadata.finalizers", metadata.get("finalizers").unwrap_or(&Value::Null), detail));
+        causes.push(Cause::invalid(
+            "metadata.finalizers",
+            metadata.get("finalizers").unwrap_or(&Value::Null),
+            detail,
+        ));
     }
     causes
 }
@@ -146,16 +178,27 @@ pub fn validate_update(object: &Value, old: &Value) -> Vec<Cause> {
         if !extra.is_empty() {
             let listed: Vec<String> = extra.iter().map(|f| format!("{f:?}")).collect();
             let listed = format!("[]string{{{}}}", listed.join(", "));
-            let detail = format!("no new finalizers can be added if the object is being deleted, found new finalizers {listed}");
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {listed}"
+            );
             causes.push(Cause::forbidden("metadata.finalizers", &detail));
         }
     }
-    let generation = |metadata: &Map<String, Value>| metadata.get("generation").and_then(Value::as_i64).unwrap_or_default();
+    let generation = |metadata: &Map<String, Value>| {
+        metadata.get("generation").and_then(Value::as_i64).unwrap_or_default()
+    };
     if generation(new_meta) < generation(old_meta) {
-        causes.push(Cause::invalid("metadata.generation", &generation(new_meta).into(), "must not be decremented"));
+        causes.push(Cause::invalid(
+            "metadata.generation",
+            &generation(new_meta).into(),
+            "must not be decremented",
+        ));
     }
-    for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        let (new, old) = (new_meta.get(field).unwrap_or(&Value::Null), old_meta.get(field).unwrap_or(&Value::Null));
+    for field in
+        ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"]
+    {
+        let (new, old) =
+            (new_meta.get(field).unwrap_or(&Value::Null), old_meta.get(field).unwrap_or(&Value::Null));
         if new != old {
             causes.push(Cause::invalid(format!("metadata.{field}"), new, "field is immutable"));
         }
@@ -173,7 +216,11 @@ fn validate_parts(metadata: &Map<String, Value>, causes: &mut Vec<Cause>) {
         let mut size = 0;
         for (key, value) in annotations {
             size += key.len() + value.as_str().map_or(0, str::len);
-            causes.extend(format::label_key(&key.to_lowercase()).iter().map(|e| Cause::invalid("metadata.annotations", &key.as_str().into(), e)));
+            causes.extend(
+                format::label_key(&key.to_lowercase())
+                    .iter()
+                    .map(|e| Cause::invalid("metadata.annotations", &key.as_str().into(), e)),
+            );
         }
         if size > ANNOTATIONS_LIMIT {
             causes.push(Cause::too_long("metadata.annotations", ANNOTATIONS_LIMIT));
@@ -204,11 +251,19 @@ fn validate_owners(owners: &[Value], causes: &mut Vec<Cause>) {
             ("uid", text("uid"), "must not be empty"),
         ] {
             if value.is_empty() {
-                causes.push(Cause::invalid(format!("metadata.ownerReferences.{key}"), &text(key).into(), message));
+                causes.push(Cause::invalid(
+                    format!("metadata.ownerReferences.{key}"),
+                    &text(key).into(),
+                    message,
+                ));
             }
         }
         if text("apiVersion") == "v1" && text("kind") == "Event" {
-            causes.push(Cause::invalid("metadata.ownerReferences", owner, "/v1, Kind=Event is disallowed from being an owner"));
+            causes.push(Cause::invalid(
+                "metadata.ownerReferences",
+                owner,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
         }
         if owner.get("controller") == Some(&Value::Bool(true)) {
             let this = format!("{}/{}", text("kind"), text("name"));
@@ -218,7 +273,11 @@ fn validate_owners(owners: &[Value], causes: &mut Vec<Cause>) {
                     let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     );
-                    causes.push(Cause::invalid("metadata.ownerReferences", &Value::Array(owners.to_vec()), &detail));
+                    causes.push(Cause::invalid(
+                        "metadata.ownerReferences",
+                        &Value::Array(owners.to_vec()),
+                        &detail,
+                    ));
                 }
             }
         }

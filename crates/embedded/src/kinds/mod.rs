@@ -18,8 +18,8 @@ use serde_json::Value;
 use crate::schema::Node;
 use crate::store::Collection;
 
+pub use builtin::{BUILTIN_GROUPS, Builtin};
 pub use cause::Cause;
-pub use builtin::{Builtin, BUILTIN_GROUPS};
 pub use crd::Definition;
 pub use openapi::BuiltinSchemas;
 pub use registry::{Kinds, Registry};
@@ -109,7 +109,11 @@ impl Kind {
 
     /// `pods`, or `terraformlayers.terrane.dev`.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.to_string()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 
     /// Whether the object says it is of this kind; what it leaves out is filled in.

@@ -84,7 +84,8 @@ impl BuiltinSchemas {
     /// What a field is for.
     pub fn description(&self, definition: &str, field: &str) -> String {
         let parsed = document(definition).and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let found = parsed.as_ref().and_then(|d| d.get("properties")?.get(field)?.get("description")?.as_str());
+        let found =
+            parsed.as_ref().and_then(|d| d.get("properties")?.get(field)?.get("description")?.as_str());
         found.unwrap_or_default().to_owned()
     }
 }
@@ -114,9 +115,11 @@ impl Parser {
     }
 
     fn node(&mut self, raw: &Map<String, Value>) -> Arc<Node> {
-        let single = raw.get("allOf").and_then(Value::as_array).and_then(|all| all.first()).and_then(Value::as_object);
+        let single =
+            raw.get("allOf").and_then(Value::as_array).and_then(|all| all.first()).and_then(Value::as_object);
         for holder in [Some(raw), single].into_iter().flatten() {
-            if let Some(name) = holder.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next()) {
+            if let Some(name) = holder.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next())
+            {
                 return self.referring(raw, name);
             }
         }
@@ -140,7 +143,8 @@ impl Parser {
             }
         }
         node.items = raw.get("items").and_then(Value::as_object).map(|items| self.node(items));
-        node.additional = raw.get("additionalProperties").and_then(Value::as_object).map(|values| self.node(values));
+        node.additional =
+            raw.get("additionalProperties").and_then(Value::as_object).map(|values| self.node(values));
         extensions(&mut node, raw);
         Arc::new(node)
     }
@@ -191,7 +195,13 @@ fn type_named(name: &str) -> Option<Type> {
 }
 
 fn strings(value: Option<&Value>) -> Vec<String> {
-    value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -211,9 +221,13 @@ mod tests {
 
     #[test]
     fn a_schema_of_schemas_refers_to_itself_by_name() {
-        let props = BuiltinSchemas::shared().definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
+        let props = BuiltinSchemas::shared()
+            .definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
         let inner = props.properties.get("properties").and_then(|p| p.additional.as_ref()).unwrap();
-        assert_eq!(inner.reference.as_deref(), Some("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"));
+        assert_eq!(
+            inner.reference.as_deref(),
+            Some("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps")
+        );
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Default for Registry {
 impl Registry {
     pub fn new() -> Registry {
         let table = builtin::table(BuiltinSchemas::shared());
-        let kinds = Kinds { revision: 0, builtin: table.into(), custom: BTreeMap::new(), index: HashMap::new() };
+        let kinds =
+            Kinds { revision: 0, builtin: table.into(), custom: BTreeMap::new(), index: HashMap::new() };
         Registry {
             definitions: Collection::new("apiextensions.k8s.io", "customresourcedefinitions"),
             current: ArcSwap::from_pointee(kinds.indexed()),
@@ -85,7 +86,8 @@ impl Registry {
         }
         let same = !changed && custom.len() == current.custom.len();
         let index = if same { current.index.clone() } else { HashMap::new() };
-        let kinds = Kinds { revision: snapshot.revision(), builtin: Arc::clone(&current.builtin), custom, index };
+        let kinds =
+            Kinds { revision: snapshot.revision(), builtin: Arc::clone(&current.builtin), custom, index };
         if same { kinds } else { kinds.indexed() }
     }
 }
@@ -102,7 +104,12 @@ impl Kinds {
         let custom = self.custom.values().flat_map(|c| &c.kinds);
         self.index = custom
             .chain(self.builtin.iter())
-            .map(|kind| ((Arc::clone(&kind.group), Arc::clone(&kind.version), Arc::clone(&kind.plural)), Arc::clone(kind)))
+            .map(|kind| {
+                (
+                    (Arc::clone(&kind.group), Arc::clone(&kind.version), Arc::clone(&kind.plural)),
+                    Arc::clone(kind),
+                )
+            })
             .collect();
         self
     }
@@ -135,7 +142,8 @@ impl Kinds {
 
     /// The named groups with their versions, the preferred one first, in the order of discovery.
     pub fn groups(&self) -> Vec<(Arc<str>, Vec<Arc<str>>)> {
-        let mut groups: Vec<(Arc<str>, Vec<Arc<str>>)> = BUILTIN_GROUPS.iter().map(|group| ((*group).into(), vec!["v1".into()])).collect();
+        let mut groups: Vec<(Arc<str>, Vec<Arc<str>>)> =
+            BUILTIN_GROUPS.iter().map(|group| ((*group).into(), vec!["v1".into()])).collect();
         let mut added: BTreeMap<Arc<str>, Vec<Arc<str>>> = BTreeMap::new();
         for kind in self.custom() {
             let versions = added.entry(Arc::clone(&kind.group)).or_default();
@@ -155,7 +163,8 @@ impl Kinds {
 
     /// The kinds of one group and version, by plural.
     pub fn of_version(&self, group: &str, version: &str) -> Vec<&Arc<Kind>> {
-        let mut found: Vec<&Arc<Kind>> = self.all().filter(|k| *k.group == *group && *k.version == *version).collect();
+        let mut found: Vec<&Arc<Kind>> =
+            self.all().filter(|k| *k.group == *group && *k.version == *version).collect();
         found.sort_by(|a, b| a.plural.cmp(&b.plural));
         found
     }
@@ -168,7 +177,9 @@ fn version_order(version: &str) -> (u8, u32, u32, std::cmp::Reverse<String>) {
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (major, stage) = rest.split_at(digits);
     let Ok(major) = major.parse::<u32>() else { return other() };
-    let ranked = |rank, minor: &str| minor.parse::<u32>().map(|minor| (rank, major, minor, std::cmp::Reverse(String::new())));
+    let ranked = |rank, minor: &str| {
+        minor.parse::<u32>().map(|minor| (rank, major, minor, std::cmp::Reverse(String::new())))
+    };
     let parsed = if stage.is_empty() {
         ranked(3, "0")
     } else if let Some(minor) = stage.strip_prefix("beta") {
@@ -189,7 +200,10 @@ mod tests {
     fn versions_are_ordered_by_stability_then_age() {
         let mut versions = ["v1alpha1", "v2", "v1beta2", "foo10", "v1", "v10beta1", "v1beta1", "v11", "foo1"];
         versions.sort_by(|a, b| version_order(b).cmp(&version_order(a)));
-        assert_eq!(versions, ["v11", "v2", "v1", "v10beta1", "v1beta2", "v1beta1", "v1alpha1", "foo1", "foo10"]);
+        assert_eq!(
+            versions,
+            ["v11", "v2", "v1", "v10beta1", "v1beta2", "v1beta1", "v1alpha1", "foo1", "foo10"]
+        );
     }
 
     #[test]

@@ -35,7 +35,9 @@ static STRUCTS: LazyLock<HashMap<&'static str, OnceLock<Fields>>> =
 
 fn fields(definition: &'static str) -> Option<&'static Fields> {
     Some(STRUCTS.get(definition)?.get_or_init(|| {
-        let parsed: Value = openapi::document(definition).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let parsed: Value = openapi::document(definition)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         let properties = parsed.get("properties").and_then(Value::as_object);
         properties.into_iter().flatten().map(|(name, raw)| (name.clone(), read(raw))).collect()
     }))
@@ -70,7 +72,14 @@ fn named(name: &str) -> Type {
         Some("MicroTime") => return Type::Time("MicroTime"),
         Some("Quantity") => return Type::Quantity,
         Some("IntOrString") => return Type::IntOrString,
-        Some("FieldsV1" | "RawExtension" | "JSON" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrStringArray") => {
+        Some(
+            "FieldsV1"
+            | "RawExtension"
+            | "JSON"
+            | "JSONSchemaPropsOrBool"
+            | "JSONSchemaPropsOrArray"
+            | "JSONSchemaPropsOrStringArray",
+        ) => {
             return Type::Any;
         }
         _ => {}
@@ -116,7 +125,10 @@ pub fn read_as(definition: &str, object: &mut Value) -> Result<Vec<String>, Stri
 /// Checks `metadata` of an object whose kind is not built in.
 pub fn read_metadata(object: &mut Value) -> Result<(), String> {
     const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-    let (Some(metadata), Some((definition, _))) = (object.get_mut("metadata"), STRUCTS.get_key_value(META)) else { return Ok(()) };
+    let (Some(metadata), Some((definition, _))) = (object.get_mut("metadata"), STRUCTS.get_key_value(META))
+    else {
+        return Ok(());
+    };
     let mut reader = Reader { unknown: Vec::new(), path: vec!["metadata".to_owned()] };
     reader.value(&Type::Struct(definition), metadata, "")
 }
@@ -153,16 +165,27 @@ impl Reader {
                 }
                 Ok(())
             }
-            (Type::Text, Value::String(_)) | (Type::Boolean, Value::Bool(_)) | (Type::Float, Value::Number(_)) => Ok(()),
+            (Type::Text, Value::String(_))
+            | (Type::Boolean, Value::Bool(_))
+            | (Type::Float, Value::Number(_)) => Ok(()),
             (Type::Integer(name), Value::Number(number)) => self.integer(name, number, owner),
             (Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
             (Type::Time(name), Value::String(text)) => time(name, text),
             (Type::Bytes, Value::String(text)) => bytes(text),
-            (kind @ (Type::Struct(_) | Type::List(_) | Type::Map(_) | Type::Text | Type::Integer(_) | Type::Float | Type::Boolean), value) => {
-                Err(self.mismatch(json_kind(value), kind, owner))
-            }
+            (
+                kind @ (Type::Struct(_)
+                | Type::List(_)
+                | Type::Map(_)
+                | Type::Text
+                | Type::Integer(_)
+                | Type::Float
+                | Type::Boolean),
+                value,
+            ) => Err(self.mismatch(json_kind(value), kind, owner)),
             (kind @ (Type::IntOrString | Type::Time(_) | Type::Bytes), value) => Err(match kind {
-                Type::Time(_) | Type::IntOrString => format!("json: cannot unmarshal {} into Go value of type {}", json_kind(value), "string"),
+                Type::Time(_) | Type::IntOrString => {
+                    format!("json: cannot unmarshal {} into Go value of type {}", json_kind(value), "string")
+                }
                 _ => self.mismatch(json_kind(value), kind, owner),
             }),
         }
@@ -191,7 +214,11 @@ impl Reader {
             "int32" => number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()),
             _ => number.is_i64(),
         };
-        if fits { Ok(()) } else { Err(self.mismatch(&format!("number {number}"), &Type::Integer(name), owner)) }
+        if fits {
+            Ok(())
+        } else {
+            Err(self.mismatch(&format!("number {number}"), &Type::Integer(name), owner))
+        }
     }
 
     /// `spec.containers[0].foo`.
@@ -213,11 +240,16 @@ impl Reader {
     }
 
     fn mismatch(&self, found: &str, kind: &Type, owner: &str) -> String {
-        let path: Vec<&str> = self.path.iter().filter(|p| !p.starts_with(['[', '\0'])).map(String::as_str).collect();
+        let path: Vec<&str> =
+            self.path.iter().filter(|p| !p.starts_with(['[', '\0'])).map(String::as_str).collect();
         if path.is_empty() {
             return format!("json: cannot unmarshal {found} into Go value of type {}", kind.go());
         }
-        format!("json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}", path.join("."), kind.go())
+        format!(
+            "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
+            path.join("."),
+            kind.go()
+        )
     }
 }
 
@@ -236,19 +268,27 @@ fn time(name: &str, text: &str) -> Result<(), String> {
     if text.parse::<jiff::Timestamp>().is_ok() {
         return Ok(());
     }
-    let layout = if name == "MicroTime" { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
+    let layout =
+        if name == "MicroTime" { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
     Err(format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""))
 }
 
 fn bytes(text: &str) -> Result<(), String> {
     use base64::Engine;
     // Go ignores line breaks inside.
-    let text: std::borrow::Cow<'_, str> = if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], "").into() } else { text.into() };
+    let text: std::borrow::Cow<'_, str> =
+        if text.contains(['\n', '\r']) { text.replace(['\n', '\r'], "").into() } else { text.into() };
     match base64::engine::general_purpose::STANDARD.decode(text.as_bytes()) {
         Ok(_) => Ok(()),
-        Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => Err(format!("illegal base64 data at input byte {at}")),
-        Err(base64::DecodeError::InvalidLength(at)) => Err(format!("illegal base64 data at input byte {}", at / 4 * 4)),
-        Err(base64::DecodeError::InvalidPadding) => Err(format!("illegal base64 data at input byte {}", text.len() / 4 * 4)),
+        Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => {
+            Err(format!("illegal base64 data at input byte {at}"))
+        }
+        Err(base64::DecodeError::InvalidLength(at)) => {
+            Err(format!("illegal base64 data at input byte {}", at / 4 * 4))
+        }
+        Err(base64::DecodeError::InvalidPadding) => {
+            Err(format!("illegal base64 data at input byte {}", text.len() / 4 * 4))
+        }
     }
 }
 
@@ -270,16 +310,31 @@ mod tests {
     #[test]
     fn wrong_types_are_refused_in_gos_words() {
         for (spec, message) in [
-            (json!({"spec": {"containers": "x"}}), "json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container"),
-            (json!({"spec": {"containers": [{"name": 1}]}}), "json: cannot unmarshal number into Go struct field Container.spec.containers.name of type string"),
-            (json!({"metadata": {"labels": {"a": 1}}}), "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"),
-            (json!({"spec": {"priority": 3000000000_i64}}), "json: cannot unmarshal number 3000000000 into Go struct field PodSpec.spec.priority of type int32"),
+            (
+                json!({"spec": {"containers": "x"}}),
+                "json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container",
+            ),
+            (
+                json!({"spec": {"containers": [{"name": 1}]}}),
+                "json: cannot unmarshal number into Go struct field Container.spec.containers.name of type string",
+            ),
+            (
+                json!({"metadata": {"labels": {"a": 1}}}),
+                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+            ),
+            (
+                json!({"spec": {"priority": 3000000000_i64}}),
+                "json: cannot unmarshal number 3000000000 into Go struct field PodSpec.spec.priority of type int32",
+            ),
             (json!([]), "json: cannot unmarshal array into Go value of type v1.Pod"),
         ] {
             let mut spec = spec;
             assert_eq!(read_as(POD, &mut spec).unwrap_err(), message);
         }
         let mut secret = json!({"data": {"a": "!!"}});
-        assert_eq!(read_as("io.k8s.api.core.v1.Secret", &mut secret).unwrap_err(), "illegal base64 data at input byte 0");
+        assert_eq!(
+            read_as("io.k8s.api.core.v1.Secret", &mut secret).unwrap_err(),
+            "illegal base64 data at input byte 0"
+        );
     }
 }

@@ -1,8 +1,10 @@
 //! How a stored collection is reached over the API, and which collection an owner reference means.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crate::store::{Collection, Key};
+use crate::kinds::{Kind, Registry};
+use crate::store::{Collection, Key, Store};
 
 /// One served resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +59,47 @@ fn encoded(name: &str) -> String {
         }
         out
     })
+}
+
+/// What the API's own registry serves, at the store's newest revision.
+#[derive(Debug)]
+pub struct Registered {
+    registry: Arc<Registry>,
+    store: Store,
+}
+
+impl Registered {
+    pub fn new(registry: Arc<Registry>, store: Store) -> Self {
+        Registered { registry, store }
+    }
+}
+
+fn served(kind: &Kind) -> Served {
+    let scope = if kind.is_namespaced() { Scope::Namespaced } else { Scope::Cluster };
+    Served { collection: kind.collection.clone(), version: kind.version.to_string(), scope }
+}
+
+/// Each answer is O(kinds), of which there are dozens.
+impl Catalog for Registered {
+    fn builtin(&self) -> Vec<Collection> {
+        let kinds = self.registry.at(&self.store.snapshot());
+        kinds
+            .collections()
+            .filter(|kind| kind.builtin().is_some())
+            .map(|kind| kind.collection.clone())
+            .collect()
+    }
+
+    fn served(&self, collection: &Collection) -> Option<Served> {
+        let kinds = self.registry.at(&self.store.snapshot());
+        kinds.collections().find(|kind| kind.collection == *collection).map(|kind| served(kind))
+    }
+
+    fn kind(&self, api_version: &str, kind: &str) -> Option<Served> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        let kinds = self.registry.at(&self.store.snapshot());
+        kinds.by_kind(group, version, kind).map(|kind| served(kind))
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ mod install;
 mod namespaces;
 mod queue;
 mod reactor;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

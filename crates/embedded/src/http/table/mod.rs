@@ -29,7 +29,9 @@ pub fn row(kind: &Kind, object: &Value, include: Include, now: Timestamp) -> Val
         None => kind.columns.iter().map(|column| custom_cell(column, object, now)).collect(),
     };
     let mut row = Map::from_iter([("cells".to_owned(), Value::Array(cells))]);
-    if let Some(condition) = kind.builtin().filter(|b| *b == Builtin::Pod).and_then(|_| pod::row_condition(object)) {
+    if let Some(condition) =
+        kind.builtin().filter(|b| *b == Builtin::Pod).and_then(|_| pod::row_condition(object))
+    {
         row.insert("conditions".to_owned(), json!([condition]));
     }
     match include {
@@ -164,8 +166,13 @@ fn node(object: &Value, name: Value, age: Value) -> Vec<Value> {
 
 fn event(object: &Value, now: Timestamp) -> Vec<Value> {
     let since = |pointer: &str| age(text(object, pointer), now);
-    let first = if text(object, "/firstTimestamp").is_empty() { since("/eventTime") } else { since("/firstTimestamp") };
-    let mut last = if text(object, "/lastTimestamp").is_empty() { first.clone() } else { since("/lastTimestamp") };
+    let first = if text(object, "/firstTimestamp").is_empty() {
+        since("/eventTime")
+    } else {
+        since("/firstTimestamp")
+    };
+    let mut last =
+        if text(object, "/lastTimestamp").is_empty() { first.clone() } else { since("/lastTimestamp") };
     let mut times = object.get("count").and_then(Value::as_i64).unwrap_or_default();
     if object.get("series").is_some_and(Value::is_object) {
         last = since("/series/lastObservedTime");
@@ -173,10 +180,14 @@ fn event(object: &Value, now: Timestamp) -> Vec<Value> {
     } else if times == 0 {
         times = 1;
     }
-    let (kind, name) = (text(object, "/involvedObject/kind").to_lowercase(), text(object, "/involvedObject/name"));
+    let (kind, name) =
+        (text(object, "/involvedObject/kind").to_lowercase(), text(object, "/involvedObject/name"));
     let about = if name.is_empty() { kind } else { format!("{kind}/{name}") };
-    let either = |first: &'static str, second: &'static str| Some(text(object, first)).filter(|t| !t.is_empty()).unwrap_or_else(|| text(object, second));
-    let (component, instance) = (either("/source/component", "/reportingComponent"), either("/source/host", "/reportingInstance"));
+    let either = |first: &'static str, second: &'static str| {
+        Some(text(object, first)).filter(|t| !t.is_empty()).unwrap_or_else(|| text(object, second))
+    };
+    let (component, instance) =
+        (either("/source/component", "/reportingComponent"), either("/source/host", "/reportingInstance"));
     let source = if instance.is_empty() { component.to_owned() } else { format!("{component}, {instance}") };
     vec![
         last.into(),
@@ -207,8 +218,18 @@ fn job(object: &Value, name: Value, age: Value, now: Timestamp) -> Vec<Value> {
         let found = items(object, "/status/conditions").iter().find(|c| text(c, "/type") == condition);
         found.is_some_and(|c| text(c, "/status") == "True")
     };
-    let status = [("Complete", "Complete"), ("Failed", "Failed")].into_iter().find(|(c, _)| holds(c)).map(|(_, s)| s);
-    let later = || [("Suspended", "Suspended"), ("FailureTarget", "FailureTarget"), ("SuccessCriteriaMet", "SuccessCriteriaMet")].into_iter().find(|(c, _)| holds(c)).map(|(_, s)| s);
+    let status =
+        [("Complete", "Complete"), ("Failed", "Failed")].into_iter().find(|(c, _)| holds(c)).map(|(_, s)| s);
+    let later = || {
+        [
+            ("Suspended", "Suspended"),
+            ("FailureTarget", "FailureTarget"),
+            ("SuccessCriteriaMet", "SuccessCriteriaMet"),
+        ]
+        .into_iter()
+        .find(|(c, _)| holds(c))
+        .map(|(_, s)| s)
+    };
     let status = match status {
         Some(status) => status,
         None if meta::is_deleting(object) => "Terminating",
@@ -265,7 +286,14 @@ fn ingress(object: &Value, name: Value, age: Value) -> Vec<Value> {
     addresses.sort_unstable();
     addresses.dedup();
     let ports = if items(object, "/spec/tls").is_empty() { "80" } else { "80, 443" };
-    vec![name, or_none(text(object, "/spec/ingressClassName")), shown.into(), addresses.join(",").into(), ports.into(), age]
+    vec![
+        name,
+        or_none(text(object, "/spec/ingressClassName")),
+        shown.into(),
+        addresses.join(",").into(),
+        ports.into(),
+        age,
+    ]
 }
 
 fn binding(object: &Value, name: Value, age: Value) -> Vec<Value> {
@@ -273,12 +301,21 @@ fn binding(object: &Value, name: Value, age: Value) -> Vec<Value> {
     let subjects = |kind: &str| -> String {
         let of_kind = items(object, "/subjects").iter().filter(|s| text(s, "/kind") == kind);
         let named = of_kind.map(|s| match (kind, text(s, "/namespace")) {
-            ("ServiceAccount", namespace) if !namespace.is_empty() => format!("{namespace}/{}", text(s, "/name")),
+            ("ServiceAccount", namespace) if !namespace.is_empty() => {
+                format!("{namespace}/{}", text(s, "/name"))
+            }
             _ => text(s, "/name").to_owned(),
         });
         named.collect::<Vec<_>>().join(", ")
     };
-    vec![name, role.into(), age, subjects("User").into(), subjects("Group").into(), subjects("ServiceAccount").into()]
+    vec![
+        name,
+        role.into(),
+        age,
+        subjects("User").into(),
+        subjects("Group").into(),
+        subjects("ServiceAccount").into(),
+    ]
 }
 
 fn custom_cell(column: &Column, object: &Value, now: Timestamp) -> Value {
@@ -288,7 +325,9 @@ fn custom_cell(column: &Column, object: &Value, now: Timestamp) -> Value {
         (_, Value::Null) => Value::Null,
         ("string", Value::String(text)) => text.as_str().into(),
         ("string", other) => other.to_string().into(),
-        ("integer", Value::Number(number)) => number.as_i64().or_else(|| number.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from),
+        ("integer", Value::Number(number)) => {
+            number.as_i64().or_else(|| number.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
+        }
         ("number", Value::Number(number)) => number.as_f64().map_or(Value::Null, Value::from),
         ("boolean", Value::Bool(flag)) => (*flag).into(),
         ("date", Value::String(text)) => match text.parse::<Timestamp>() {

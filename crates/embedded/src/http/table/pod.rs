@@ -22,7 +22,8 @@ pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
         (count, _) => count.to_string(),
     };
     let gates = items(pod, "/spec/readinessGates");
-    let open = gates.iter().filter(|gate| condition(pod, text(gate, "/conditionType")) == Some("True")).count();
+    let open =
+        gates.iter().filter(|gate| condition(pod, text(gate, "/conditionType")) == Some("True")).count();
     let gates = if gates.is_empty() { "<none>".to_owned() } else { format!("{open}/{}", gates.len()) };
     let ip = items(pod, "/status/podIPs").first().map(|ip| text(ip, "/ip")).unwrap_or_default();
     vec![
@@ -76,14 +77,24 @@ fn summary(pod: &Value) -> Summary {
     let phase = text(pod, "/status/phase");
     let own_reason = text(pod, "/status/reason");
     let mut reason = if own_reason.is_empty() { phase.to_owned() } else { own_reason.to_owned() };
-    let gated = items(pod, "/status/conditions").iter().any(|c| text(c, "/type") == "PodScheduled" && text(c, "/reason") == "SchedulingGated");
+    let gated = items(pod, "/status/conditions")
+        .iter()
+        .any(|c| text(c, "/type") == "PodScheduled" && text(c, "/reason") == "SchedulingGated");
     if gated {
         reason = "SchedulingGated".to_owned();
     }
     let init_containers = items(pod, "/spec/initContainers");
-    let sidecar = |name: &str| init_containers.iter().any(|c| text(c, "/name") == name && text(c, "/restartPolicy") == "Always");
+    let sidecar = |name: &str| {
+        init_containers.iter().any(|c| text(c, "/name") == name && text(c, "/restartPolicy") == "Always")
+    };
     let sidecars = init_containers.iter().filter(|c| text(c, "/restartPolicy") == "Always").count();
-    let mut found = Summary { ready: 0, total: items(pod, "/spec/containers").len() + sidecars, reason, restarts: 0, last_restart: None };
+    let mut found = Summary {
+        ready: 0,
+        total: items(pod, "/spec/containers").len() + sidecars,
+        reason,
+        restarts: 0,
+        last_restart: None,
+    };
     let mut sidecar_restarts = (0, None);
     let mut initializing = false;
     for (index, container) in items(pod, "/status/initContainerStatuses").iter().enumerate() {
@@ -161,7 +172,8 @@ mod tests {
     use super::*;
 
     fn check(status: Value, ready: &str, word: &str) {
-        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}, "status": status});
+        let pod =
+            json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}]}, "status": status});
         let cells = cells(&pod, Timestamp::UNIX_EPOCH);
         assert_eq!((&cells[1], &cells[2]), (&json!(ready), &json!(word)), "{pod}");
     }
@@ -172,10 +184,18 @@ mod tests {
         let running = json!({"name": "a", "ready": true, "restartCount": 0, "state": {"running": {}}});
         check(json!({"phase": "Running", "containerStatuses": [running]}), "1/1", "Running");
         let ended = |code: i64, reason: &str| json!({"name": "a", "state": {"terminated": {"exitCode": code, "reason": reason}}});
-        check(json!({"phase": "Succeeded", "containerStatuses": [ended(0, "Completed")]}), "0/1", "Completed");
+        check(
+            json!({"phase": "Succeeded", "containerStatuses": [ended(0, "Completed")]}),
+            "0/1",
+            "Completed",
+        );
         check(json!({"phase": "Failed", "containerStatuses": [ended(3, "")]}), "0/1", "ExitCode:3");
         let waiting = json!({"name": "a", "state": {"waiting": {"reason": "CrashLoopBackOff"}}});
         check(json!({"phase": "Running", "containerStatuses": [waiting]}), "0/1", "CrashLoopBackOff");
-        check(json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}), "0/1", "Init:0/0");
+        check(
+            json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}),
+            "0/1",
+            "Init:0/0",
+        );
     }
 }

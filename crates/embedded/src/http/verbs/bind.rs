@@ -32,7 +32,8 @@ pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
     }
     let node = check(&binding)?;
     assign(api, &call, &binding, pod, node, options.mode).await?;
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Ok(respond::warn(respond::plain(&call, StatusCode::CREATED, &status)?, &incoming.warnings))
 }
 
@@ -46,20 +47,30 @@ fn check(binding: &Value) -> Result<&str> {
         causes.push(Cause::required("target.name", ""));
     }
     // The real server answers with the list of faults as an internal error; a client is better served by a fault of its own.
-    if causes.is_empty() { Ok(text("/target/name")) } else { Err(Status::invalid_named("", "Binding", meta::name(binding), causes)) }
+    if causes.is_empty() {
+        Ok(text("/target/name"))
+    } else {
+        Err(Status::invalid_named("", "Binding", meta::name(binding), causes))
+    }
 }
 
 async fn assign(api: &Api, call: &Call, binding: &Value, pod: &str, node: &str, mode: Mode) -> Result<()> {
     let key = Key::new(Collection::new("", "pods"), call.namespace().unwrap_or_default(), pod);
     for _ in 0..ATTEMPTS {
-        let Some(stored) = api.store.snapshot().get(&key) else { return Err(Status::not_found_named("", "pods", pod)) };
+        let Some(stored) = api.store.snapshot().get(&key) else {
+            return Err(Status::not_found_named("", "pods", pod));
+        };
         let old = stored.value();
         let refuse = |why: String| Status::conflict_named("", "pods/binding", pod, &why);
-        for (field, found) in [("uid", meta::uid(&old).to_owned()), ("resourceVersion", stored.revision.to_string())] {
+        for (field, found) in
+            [("uid", meta::uid(&old).to_owned()), ("resourceVersion", stored.revision.to_string())]
+        {
             let wanted = meta::text(meta::of(binding), field);
             if !wanted.is_empty() && wanted != found {
                 let shown = if field == "uid" { "UID" } else { "ResourceVersion" };
-                let why = format!("Precondition failed: {shown} in precondition: {wanted}, {shown} in object meta: {found}");
+                let why = format!(
+                    "Precondition failed: {shown} in precondition: {wanted}, {shown} in object meta: {found}"
+                );
                 return Err(Status::conflict_named("", "pods", pod, &why));
             }
         }
@@ -70,14 +81,19 @@ async fn assign(api: &Api, call: &Call, binding: &Value, pod: &str, node: &str, 
         if !assigned.is_empty() {
             return Err(refuse(format!("pod {pod} is already assigned to node {assigned:?}")));
         }
-        if old.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
+        if old
+            .pointer("/spec/schedulingGates")
+            .and_then(Value::as_array)
+            .is_some_and(|gates| !gates.is_empty())
+        {
             return Err(refuse(format!("pod {pod} has non-empty .spec.schedulingGates")));
         }
         let object = bound(old, binding, node);
         if mode == Mode::DryRun {
             return Ok(());
         }
-        match api.store.write(vec![Op::Update { key: key.clone(), expected: stored.revision, object }]).await {
+        match api.store.write(vec![Op::Update { key: key.clone(), expected: stored.revision, object }]).await
+        {
             Ok(_) => return Ok(()),
             Err(WriteError::Conflict { .. } | WriteError::Missing { .. }) => {}
             Err(error) => return Err(store_error(error)),

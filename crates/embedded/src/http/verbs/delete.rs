@@ -48,8 +48,15 @@ impl DeleteOptions {
             from_query(&call.params)?
         } else {
             let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
-            let decoded = decode::decode(&bytes, format).map_err(|why| Status::bad_request(format!("couldn't get version/kind; json parse error: {why}")))?;
-            if decoded.value.get("kind").and_then(Value::as_str).is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions") {
+            let decoded = decode::decode(&bytes, format).map_err(|why| {
+                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+            })?;
+            if decoded
+                .value
+                .get("kind")
+                .and_then(Value::as_str)
+                .is_some_and(|kind| !kind.is_empty() && kind != "DeleteOptions")
+            {
                 return Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"));
             }
             decoded.value
@@ -59,11 +66,17 @@ impl DeleteOptions {
 
     fn check(given: &Value) -> Result<DeleteOptions> {
         let mut causes = Vec::new();
-        let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned);
+        let text = |pointer: &str| {
+            given.pointer(pointer).and_then(Value::as_str).filter(|t| !t.is_empty()).map(str::to_owned)
+        };
         let orphan = given.get("orphanDependents").and_then(Value::as_bool);
         let policy = given.get("propagationPolicy").and_then(Value::as_str);
         if let (Some(_), Some(policy)) = (orphan, policy) {
-            causes.push(Cause::invalid("propagationPolicy", &policy.into(), "orphanDependents and deletionPropagation cannot be both set"));
+            causes.push(Cause::invalid(
+                "propagationPolicy",
+                &policy.into(),
+                "orphanDependents and deletionPropagation cannot be both set",
+            ));
         }
         let propagation = match policy {
             None => None,
@@ -71,17 +84,37 @@ impl DeleteOptions {
             Some("Background") => Some(Propagation::Background),
             Some("Foreground") => Some(Propagation::Foreground),
             Some(other) => {
-                causes.push(Cause::not_supported("propagationPolicy", &other.into(), &["Foreground", "Background", "Orphan", "nil"]));
+                causes.push(Cause::not_supported(
+                    "propagationPolicy",
+                    &other.into(),
+                    &["Foreground", "Background", "Orphan", "nil"],
+                ));
                 None
             }
         };
-        let dry: Vec<&str> = given.get("dryRun").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let dry: Vec<&str> = given
+            .get("dryRun")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let mode = request::dry_run(&dry, &mut causes);
         if !causes.is_empty() {
             return Err(Status::invalid_named("meta.k8s.io", "DeleteOptions", "", causes));
         }
-        let grace = given.get("gracePeriodSeconds").and_then(Value::as_i64).map(|seconds| if seconds < 0 { 1 } else { seconds });
-        Ok(DeleteOptions { grace, uid: text("/preconditions/uid"), revision: text("/preconditions/resourceVersion"), propagation, orphan, mode })
+        let grace = given
+            .get("gracePeriodSeconds")
+            .and_then(Value::as_i64)
+            .map(|seconds| if seconds < 0 { 1 } else { seconds });
+        Ok(DeleteOptions {
+            grace,
+            uid: text("/preconditions/uid"),
+            revision: text("/preconditions/resourceVersion"),
+            propagation,
+            orphan,
+            mode,
+        })
     }
 }
 
@@ -175,12 +208,21 @@ async fn remove(api: &Api, call: &Call, key: &Key, options: &DeleteOptions) -> R
         check_preconditions(&call.kind, &old, options)?;
         let outcome = match step(&call.kind, &old, options, write::now()) {
             Step::UnderWay => Ok(Removal { stage: Stage::Marked, answer: answer(&call.kind, &stored, &old) }),
-            Step::Mark(object) if object == old => Ok(Removal { stage: Stage::Marked, answer: Answer::Object(Shown::Stored(Arc::clone(&stored))) }),
-            Step::Mark(object) if options.mode == Mode::DryRun => Ok(Removal { stage: Stage::Marked, answer: Answer::Object(Shown::Value(object)) }),
-            Step::Mark(object) => mark(api, call, &stored, object).await.map(|marked| Removal { stage: Stage::Marked, answer: Answer::Object(Shown::Stored(marked)) }),
-            Step::Remove { marked } if options.mode == Mode::DryRun => {
-                Ok(Removal { stage: Stage::Gone, answer: answer(&call.kind, &stored, &marked.unwrap_or(old)) })
+            Step::Mark(object) if object == old => Ok(Removal {
+                stage: Stage::Marked,
+                answer: Answer::Object(Shown::Stored(Arc::clone(&stored))),
+            }),
+            Step::Mark(object) if options.mode == Mode::DryRun => {
+                Ok(Removal { stage: Stage::Marked, answer: Answer::Object(Shown::Value(object)) })
             }
+            Step::Mark(object) => mark(api, call, &stored, object).await.map(|marked| Removal {
+                stage: Stage::Marked,
+                answer: Answer::Object(Shown::Stored(marked)),
+            }),
+            Step::Remove { marked } if options.mode == Mode::DryRun => Ok(Removal {
+                stage: Stage::Gone,
+                answer: answer(&call.kind, &stored, &marked.unwrap_or(old)),
+            }),
             Step::Remove { marked: None } => erase(api, call, &stored, old).await,
             Step::Remove { marked: Some(object) } => match mark(api, call, &stored, object).await {
                 Ok(marked) => {
@@ -199,14 +241,32 @@ async fn remove(api: &Api, call: &Call, key: &Key, options: &DeleteOptions) -> R
     Err(Status::modified(&call.kind, &key.name))
 }
 
-async fn mark(api: &Api, call: &Call, stored: &Stored, object: Value) -> std::result::Result<Arc<Stored>, WriteError> {
-    let op = Op::Update { key: stored.key.clone(), expected: stored.revision, object: view::stored(&call.kind, object) };
+async fn mark(
+    api: &Api,
+    call: &Call,
+    stored: &Stored,
+    object: Value,
+) -> std::result::Result<Arc<Stored>, WriteError> {
+    let op = Op::Update {
+        key: stored.key.clone(),
+        expected: stored.revision,
+        object: view::stored(&call.kind, object),
+    };
     let written = api.store.write(vec![op]).await?;
     written.into_iter().next().ok_or_else(|| WriteError::Missing { key: stored.key.clone() })
 }
 
-async fn erase(api: &Api, call: &Call, stored: &Stored, object: Value) -> std::result::Result<Removal, WriteError> {
-    let op = Op::Delete { key: stored.key.clone(), expected: stored.revision, object: view::stored(&call.kind, object.clone()) };
+async fn erase(
+    api: &Api,
+    call: &Call,
+    stored: &Stored,
+    object: Value,
+) -> std::result::Result<Removal, WriteError> {
+    let op = Op::Delete {
+        key: stored.key.clone(),
+        expected: stored.revision,
+        object: view::stored(&call.kind, object.clone()),
+    };
     api.store.write(vec![op]).await?;
     Ok(Removal { stage: Stage::Gone, answer: answer(&call.kind, stored, &object) })
 }
@@ -222,20 +282,30 @@ fn check_preconditions(kind: &Kind, old: &Value, options: &DeleteOptions) -> Res
     let (uid, revision) = (meta::uid(old), meta::text(meta::of(old), "resourceVersion"));
     let namespace = kind.builtin() == Some(Builtin::Namespace);
     let conflict = |why: String| {
-        if namespace { Status::conflict(kind, meta::name(old), &why) } else { Status::conflict_named(&kind.group, &kind.kind, meta::name(old), &why) }
+        if namespace {
+            Status::conflict(kind, meta::name(old), &why)
+        } else {
+            Status::conflict_named(&kind.group, &kind.kind, meta::name(old), &why)
+        }
     };
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return Err(conflict(if namespace {
             format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}")
         } else {
-            format!("the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated")
+            format!(
+                "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+            )
         }));
     }
     if let Some(wanted) = options.revision.as_deref().filter(|wanted| *wanted != revision) {
         return Err(conflict(if namespace {
-            format!("Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {revision}")
+            format!(
+                "Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in object meta: {revision}"
+            )
         } else {
-            format!("the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified")
+            format!(
+                "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified"
+            )
         }));
     }
     Ok(())
@@ -243,9 +313,17 @@ fn check_preconditions(kind: &Kind, old: &Value, options: &DeleteOptions) -> Res
 
 fn step(kind: &Kind, old: &Value, options: &DeleteOptions, now: Timestamp) -> Step {
     match kind.builtin() {
-        Some(Builtin::Namespace) if !meta::is_deleting(old) => return Step::Mark(terminating_namespace(kind, old, options, now)),
-        Some(Builtin::Namespace) if old.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty()) => return Step::UnderWay,
-        Some(Builtin::CustomResourceDefinition) if !meta::is_deleting(old) => return Step::Mark(terminating_definition(old, now)),
+        Some(Builtin::Namespace) if !meta::is_deleting(old) => {
+            return Step::Mark(terminating_namespace(kind, old, options, now));
+        }
+        Some(Builtin::Namespace)
+            if old.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty()) =>
+        {
+            return Step::UnderWay;
+        }
+        Some(Builtin::CustomResourceDefinition) if !meta::is_deleting(old) => {
+            return Step::Mark(terminating_definition(old, now));
+        }
         _ => {}
     }
     let mut object = old.clone();
@@ -317,7 +395,11 @@ fn mark_deleting(object: &mut Value, now: Timestamp) {
     if !meta::is_deleting(object) {
         count_generation(object);
     }
-    let when = meta::text(meta::of(object), "deletionTimestamp").parse::<Timestamp>().ok().filter(|when| *when <= now).unwrap_or(now);
+    let when = meta::text(meta::of(object), "deletionTimestamp")
+        .parse::<Timestamp>()
+        .ok()
+        .filter(|when| *when <= now)
+        .unwrap_or(now);
     set_deletion(object, when, 0);
 }
 
@@ -338,7 +420,8 @@ fn finalizers_after(kind: &Kind, object: &Value, options: &DeleteOptions) -> Vec
             None => (orphans, false),
         },
     };
-    let mut kept: Vec<String> = present.iter().filter(|f| ![ORPHAN, FOREGROUND].contains(f)).map(|f| (*f).to_owned()).collect();
+    let mut kept: Vec<String> =
+        present.iter().filter(|f| ![ORPHAN, FOREGROUND].contains(f)).map(|f| (*f).to_owned()).collect();
     if orphan {
         kept.push(ORPHAN.to_owned());
     }

@@ -50,7 +50,9 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
 fn read_patch(how: PatchKind, bytes: &[u8]) -> Result<Decoded> {
     decode::decode(bytes, BodyFormat::Json).map_err(|why| match how {
         PatchKind::Strategic => Status::bad_request(format!("error decoding patch: {why}")),
-        PatchKind::Json | PatchKind::Merge | PatchKind::Apply => Status::bad_request(format!("error decoding patch: {why}")),
+        PatchKind::Json | PatchKind::Merge | PatchKind::Apply => {
+            Status::bad_request(format!("error decoding patch: {why}"))
+        }
     })
 }
 
@@ -67,10 +69,18 @@ fn patched(call: &Call, how: PatchKind, old: Value, patch: &Value) -> Result<Val
 }
 
 /// The patched object as its type sees it. What does not fit is told about the patch, not about the object.
-fn typed(call: &Call, patched: Value, duplicates: &[String], validation: FieldValidation) -> Result<(Value, Vec<String>)> {
+fn typed(
+    call: &Call,
+    patched: Value,
+    duplicates: &[String],
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>)> {
     let shown = patched.to_string();
     let refused = |why: &str| {
-        let why = why.split_once(": ").filter(|(head, _)| head.contains("cannot be handled as a")).map_or(why, |(_, rest)| rest);
+        let why = why
+            .split_once(": ")
+            .filter(|(head, _)| head.contains("cannot be handled as a"))
+            .map_or(why, |(_, rest)| rest);
         Status::invalid_named("", "", "", vec![Cause::invalid("patch", &shown.as_str().into(), why)])
     };
     let decoded = Decoded { value: patched, duplicates: duplicates.to_vec() };
@@ -81,12 +91,22 @@ fn typed(call: &Call, patched: Value, duplicates: &[String], validation: FieldVa
     Ok((incoming.object, incoming.warnings))
 }
 
-async fn server_side(api: &Api, call: &Call, part: Part, options: &WriteOptions, bytes: &[u8]) -> Result<Response> {
-    let decoded = decode::decode(bytes, BodyFormat::Yaml).map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
+async fn server_side(
+    api: &Api,
+    call: &Call,
+    part: Part,
+    options: &WriteOptions,
+    bytes: &[u8],
+) -> Result<Response> {
+    let decoded = decode::decode(bytes, BodyFormat::Yaml)
+        .map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
     let mut warnings = Vec::new();
     match options.validation {
         FieldValidation::Strict if !decoded.duplicates.is_empty() => {
-            return Err(Status::bad_request(format!("error strict decoding YAML: {}", decoded.duplicates.join(", "))));
+            return Err(Status::bad_request(format!(
+                "error strict decoding YAML: {}",
+                decoded.duplicates.join(", ")
+            )));
         }
         FieldValidation::Strict | FieldValidation::Ignore => {}
         FieldValidation::Warn => warnings.extend(decoded.duplicates),
@@ -101,7 +121,8 @@ async fn server_side(api: &Api, call: &Call, part: Part, options: &WriteOptions,
     let update = Update { api, call, part, options, if_missing };
     let outcome = update.run(|live| {
         let writer = write::writer(call, part, &options.manager, write::now());
-        let merged = apply::apply(live, &config, &writer, on_conflict).map_err(|error| Status::apply_refused(&error))?;
+        let merged = apply::apply(live, &config, &writer, on_conflict)
+            .map_err(|error| Status::apply_refused(&error))?;
         let decoded = Decoded { value: merged, duplicates: Vec::new() };
         let incoming = write::check(call, decoded, options.validation)?;
         check_name(call, &incoming.object)?;

@@ -23,11 +23,17 @@ pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
         Some(Builtin::TokenReview) => wire(reviews::token(authenticator(api)?, typed(object)?, now)?),
         Some(Builtin::SelfSubjectReview) => wire(reviews::self_subject(&call.identity, now)),
         Some(Builtin::SubjectAccessReview) => wire(reviews::subject_access(authorizer, typed(object)?)?),
-        Some(Builtin::LocalSubjectAccessReview) => {
-            wire(reviews::local_subject_access(authorizer, call.namespace().unwrap_or_default(), typed(object)?)?)
+        Some(Builtin::LocalSubjectAccessReview) => wire(reviews::local_subject_access(
+            authorizer,
+            call.namespace().unwrap_or_default(),
+            typed(object)?,
+        )?),
+        Some(Builtin::SelfSubjectAccessReview) => {
+            wire(reviews::self_subject_access(authorizer, &call.identity, typed(object)?)?)
         }
-        Some(Builtin::SelfSubjectAccessReview) => wire(reviews::self_subject_access(authorizer, &call.identity, typed(object)?)?),
-        Some(Builtin::SelfSubjectRulesReview) => wire(reviews::self_subject_rules(authorizer, &call.identity, typed(object)?)?),
+        Some(Builtin::SelfSubjectRulesReview) => {
+            wire(reviews::self_subject_rules(authorizer, &call.identity, typed(object)?)?)
+        }
         Some(_) | None => return Err(Status::unknown_resource()),
     }?;
     Ok(respond::warn(respond::plain(&call, StatusCode::CREATED, &answer)?, &warnings))
@@ -41,11 +47,20 @@ pub async fn token_request(api: &Api, call: Call, body: Body) -> Result<Response
     let namespace = call.namespace().unwrap_or_default();
     let given = meta::name(&decoded.value);
     if !given.is_empty() && given != call.path.name {
-        let message = format!("the name of the object ({given}) does not match the name on the URL ({})", call.path.name);
+        let message = format!(
+            "the name of the object ({given}) does not match the name on the URL ({})",
+            call.path.name
+        );
         return Err(Status::bad_request(message));
     }
     let tokens = authenticator(api)?.tokens();
-    let answer = tokens.request(&api.store.snapshot(), namespace, &call.path.name, typed(decoded.value)?, Timestamp::now())?;
+    let answer = tokens.request(
+        &api.store.snapshot(),
+        namespace,
+        &call.path.name,
+        typed(decoded.value)?,
+        Timestamp::now(),
+    )?;
     respond::plain(&call, StatusCode::CREATED, &wire(answer)?)
 }
 
@@ -58,7 +73,10 @@ async fn read(api: &Api, call: &Call, body: Body) -> Result<(Value, Vec<String>)
 }
 
 fn authenticator(api: &Api) -> Result<&Authenticator> {
-    api.options.authenticator.as_deref().ok_or_else(|| Status::unavailable("this API was started without keys for tokens"))
+    api.options
+        .authenticator
+        .as_deref()
+        .ok_or_else(|| Status::unavailable("this API was started without keys for tokens"))
 }
 
 fn typed<T: DeserializeOwned>(object: Value) -> Result<T> {

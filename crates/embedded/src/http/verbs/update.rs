@@ -19,7 +19,11 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
     let mut incoming = write::read(&call, &bytes, format, options.validation)?;
     check_name(&call, &incoming.object)?;
     write::set_namespace(&call, &mut incoming.object)?;
-    let if_missing = if part == Part::Main && strategy::creates_on_update(&call.kind) { IfMissing::Create } else { IfMissing::Refuse };
+    let if_missing = if part == Part::Main && strategy::creates_on_update(&call.kind) {
+        IfMissing::Create
+    } else {
+        IfMissing::Refuse
+    };
     let update = Update { api, call: &call, part, options: &options, if_missing };
     let object = incoming.object;
     let (code, shown) = update.run(|_| Ok(object.clone())).await?;
@@ -30,15 +34,22 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
 pub fn check_name(call: &Call, object: &Value) -> Result<()> {
     let (name, namespace) = (meta::name(object), meta::namespace(object));
     if name.is_empty() {
-        return Err(Status::bad_request("the name of the object (based on URL) was undeterminable: name must be provided"));
+        return Err(Status::bad_request(
+            "the name of the object (based on URL) was undeterminable: name must be provided",
+        ));
     }
     if name != call.path.name {
-        let message = format!("the name of the object ({name}) does not match the name on the URL ({})", call.path.name);
+        let message = format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            call.path.name
+        );
         return Err(Status::bad_request(message));
     }
     match call.namespace() {
         Some(expected) if !namespace.is_empty() && namespace != expected => {
-            let message = format!("the namespace of the object ({namespace}) does not match the namespace on the request ({expected})");
+            let message = format!(
+                "the namespace of the object ({namespace}) does not match the namespace on the request ({expected})"
+            );
             Err(Status::bad_request(message))
         }
         _ => Ok(()),

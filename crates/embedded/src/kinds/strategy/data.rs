@@ -33,7 +33,11 @@ pub(super) fn validate_secret(secret: &Value, old: Option<&Value>) -> Vec<Cause>
     let data = entries(secret, "data");
     let mut size = 0;
     for (key, value) in data {
-        causes.extend(format::config_key(key).iter().map(|e| Cause::invalid(format!("data[{key}]"), &key.as_str().into(), e)));
+        causes.extend(
+            format::config_key(key)
+                .iter()
+                .map(|e| Cause::invalid(format!("data[{key}]"), &key.as_str().into(), e)),
+        );
         size += decoded_len(value);
     }
     if size > DATA_LIMIT {
@@ -54,7 +58,8 @@ pub(super) fn validate_secret(secret: &Value, old: Option<&Value>) -> Vec<Cause>
         }
         "kubernetes.io/service-account-token" => {
             let name = "kubernetes.io/service-account.name";
-            let annotated = meta::of(secret).get("annotations").and_then(|a| a.get(name)).and_then(Value::as_str);
+            let annotated =
+                meta::of(secret).get("annotations").and_then(|a| a.get(name)).and_then(Value::as_str);
             if annotated.unwrap_or_default().is_empty() {
                 causes.push(Cause::required(format!("metadata.annotations[{name}]"), ""));
             }
@@ -62,11 +67,19 @@ pub(super) fn validate_secret(secret: &Value, old: Option<&Value>) -> Vec<Cause>
         _ => {}
     }
     for key in [".dockercfg", ".dockerconfigjson"] {
-        let holds = matches!((text(secret, "/type"), key), ("kubernetes.io/dockercfg", ".dockercfg") | ("kubernetes.io/dockerconfigjson", ".dockerconfigjson"));
+        let holds = matches!(
+            (text(secret, "/type"), key),
+            ("kubernetes.io/dockercfg", ".dockercfg")
+                | ("kubernetes.io/dockerconfigjson", ".dockerconfigjson")
+        );
         let Some(encoded) = data.get(key).and_then(Value::as_str).filter(|_| holds) else { continue };
         let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
         if serde_json::from_slice::<Map<String, Value>>(&bytes).is_err() {
-            let why = if bytes.is_empty() { "unexpected end of JSON input" } else { "invalid character looking for beginning of value" };
+            let why = if bytes.is_empty() {
+                "unexpected end of JSON input"
+            } else {
+                "invalid character looking for beginning of value"
+            };
             causes.push(Cause::invalid(format!("data[{key}]"), &"<secret contents redacted>".into(), why));
         }
     }
@@ -95,14 +108,26 @@ pub(super) fn validate_config_map(map: &Value, old: Option<&Value>) -> Vec<Cause
     let (data, binary) = (entries(map, "data"), entries(map, "binaryData"));
     let mut size = 0;
     for (key, value) in data {
-        causes.extend(format::config_key(key).iter().map(|e| Cause::invalid(format!("data[{key}]"), &key.as_str().into(), e)));
+        causes.extend(
+            format::config_key(key)
+                .iter()
+                .map(|e| Cause::invalid(format!("data[{key}]"), &key.as_str().into(), e)),
+        );
         if binary.contains_key(key) {
-            causes.push(Cause::invalid(format!("data[{key}]"), &key.as_str().into(), "duplicate of key present in binaryData"));
+            causes.push(Cause::invalid(
+                format!("data[{key}]"),
+                &key.as_str().into(),
+                "duplicate of key present in binaryData",
+            ));
         }
         size += value.as_str().map_or(0, str::len);
     }
     for (key, value) in binary {
-        causes.extend(format::config_key(key).iter().map(|e| Cause::invalid(format!("binaryData[{key}]"), &key.as_str().into(), e)));
+        causes.extend(
+            format::config_key(key)
+                .iter()
+                .map(|e| Cause::invalid(format!("binaryData[{key}]"), &key.as_str().into(), e)),
+        );
         size += decoded_len(value);
     }
     if size > DATA_LIMIT {
@@ -118,24 +143,35 @@ pub(super) fn validate_lease(lease: &Value) -> Vec<Cause> {
         causes.push(Cause::invalid("spec.leaseDurationSeconds", &seconds.into(), "must be greater than 0"));
     }
     if let Some(count) = number("leaseTransitions").filter(|c| *c < 0) {
-        causes.push(Cause::invalid("spec.leaseTransitions", &count.into(), "must be greater than or equal to 0"));
+        causes.push(Cause::invalid(
+            "spec.leaseTransitions",
+            &count.into(),
+            "must be greater than or equal to 0",
+        ));
     }
     if !text(lease, "/spec/preferredHolder").is_empty() && text(lease, "/spec/strategy").is_empty() {
-        causes.push(Cause::forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined"));
+        causes
+            .push(Cause::forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined"));
     }
     causes
 }
 
 pub(super) fn validate_event(kind: &Kind, event: &Value) -> Vec<Cause> {
     let v1 = kind.builtin() == Some(Builtin::EventV1);
-    let (object, reporter, message) =
-        if v1 { ("/regarding", "reportingController", "/note") } else { ("/involvedObject", "reportingComponent", "/message") };
+    let (object, reporter, message) = if v1 {
+        ("/regarding", "reportingController", "/note")
+    } else {
+        ("/involvedObject", "reportingComponent", "/message")
+    };
     let namespace = meta::namespace(event);
     let about = text(event, &format!("{object}/namespace"));
     let mut causes = Vec::new();
-    let mismatch = || Cause::invalid("involvedObject.namespace", &about.into(), "does not match event.namespace");
+    let mismatch =
+        || Cause::invalid("involvedObject.namespace", &about.into(), "does not match event.namespace");
     if event.get("eventTime").is_none_or(Value::is_null) {
-        if (about.is_empty() && !namespace.is_empty() && namespace != "default") || (!about.is_empty() && about != namespace) {
+        if (about.is_empty() && !namespace.is_empty() && namespace != "default")
+            || (!about.is_empty() && about != namespace)
+        {
             causes.push(mismatch());
         }
         return causes;
@@ -167,23 +203,39 @@ pub(super) fn validate_ingress(ingress: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let rules = items(ingress, "/spec/rules");
     if rules.is_empty() && ingress.pointer("/spec/defaultBackend").is_none() {
-        causes.push(Cause::invalid("spec", &Value::Array(rules.to_vec()), "either `defaultBackend` or `rules` must be specified"));
+        causes.push(Cause::invalid(
+            "spec",
+            &Value::Array(rules.to_vec()),
+            "either `defaultBackend` or `rules` must be specified",
+        ));
     }
     for (index, rule) in rules.iter().enumerate() {
         let host = text(rule, "/host");
         let plain = host.strip_prefix("*.").unwrap_or(host);
         if !host.is_empty() {
-            causes.extend(format::dns_subdomain(plain).iter().map(|e| Cause::invalid(format!("spec.rules[{index}].host"), &host.into(), e)));
+            causes.extend(
+                format::dns_subdomain(plain)
+                    .iter()
+                    .map(|e| Cause::invalid(format!("spec.rules[{index}].host"), &host.into(), e)),
+            );
         }
         for (at, path) in items(rule, "/http/paths").iter().enumerate() {
             let at = format!("spec.rules[{index}].http.paths[{at}]");
             match path.get("pathType").and_then(Value::as_str) {
                 None => causes.push(Cause::required(format!("{at}.pathType"), "pathType must be specified")),
                 Some(kind) if !["Exact", "Prefix", "ImplementationSpecific"].contains(&kind) => {
-                    causes.push(Cause::not_supported(format!("{at}.pathType"), &kind.into(), &["Exact", "ImplementationSpecific", "Prefix"]));
+                    causes.push(Cause::not_supported(
+                        format!("{at}.pathType"),
+                        &kind.into(),
+                        &["Exact", "ImplementationSpecific", "Prefix"],
+                    ));
                 }
                 Some("Exact" | "Prefix") if !text(path, "/path").starts_with('/') => {
-                    causes.push(Cause::invalid(format!("{at}.path"), &text(path, "/path").into(), "must be an absolute path"));
+                    causes.push(Cause::invalid(
+                        format!("{at}.path"),
+                        &text(path, "/path").into(),
+                        "must be an absolute path",
+                    ));
                 }
                 Some(_) => {}
             }

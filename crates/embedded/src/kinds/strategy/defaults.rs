@@ -67,7 +67,10 @@ fn or_default(fields: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-fn objects<'a>(fields: &'a mut Map<String, Value>, key: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+fn objects<'a>(
+    fields: &'a mut Map<String, Value>,
+    key: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
     fields.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
@@ -176,7 +179,9 @@ fn container(container: &mut Map<String, Value>) {
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let Some(probe) = inner(container, probe) else { continue };
-        for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+        for (key, value) in
+            [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+        {
             if probe.get(key).and_then(Value::as_i64).unwrap_or_default() == 0 {
                 probe.insert(key.to_owned(), value.into());
             }
@@ -203,7 +208,9 @@ fn is_latest(image: &str) -> bool {
 fn job(object: &mut Value) {
     let labels = object.pointer("/spec/template/metadata/labels").cloned();
     let own_labels = meta::of(object).get("labels").and_then(Value::as_object).is_some_and(|l| !l.is_empty());
-    if let (Some(labels), false) = (labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())), own_labels) {
+    if let (Some(labels), false) =
+        (labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())), own_labels)
+    {
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("labels".to_owned(), labels);
         }
@@ -265,7 +272,9 @@ fn binding(object: &mut Value) {
         or_default(role, "apiGroup", GROUP.into());
     }
     for subject in objects(fields, "subjects") {
-        if !subject.contains_key("apiGroup") && matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")) {
+        if !subject.contains_key("apiGroup")
+            && matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group"))
+        {
             subject.insert("apiGroup".to_owned(), GROUP.into());
         }
     }
@@ -277,7 +286,14 @@ mod tests {
 
     #[test]
     fn pull_policy_follows_the_tag() {
-        for (image, latest) in [("a", true), ("a:latest", true), ("a:1", false), ("h:5000/a", true), ("h:5000/a:1", false), ("a@sha256:0", false)] {
+        for (image, latest) in [
+            ("a", true),
+            ("a:latest", true),
+            ("a:1", false),
+            ("h:5000/a", true),
+            ("h:5000/a:1", false),
+            ("a@sha256:0", false),
+        ] {
             assert_eq!(is_latest(image), latest, "{image}");
         }
     }

@@ -10,7 +10,11 @@ use crate::schema::{Node, SCHEMA_PATH, Subresource};
 
 /// The version that objects are stored in.
 pub(super) fn storage_version(object: &Value) -> Option<&str> {
-    items(object, "/spec/versions").iter().find(|v| v.get("storage") == Some(&Value::Bool(true)))?.get("name")?.as_str()
+    items(object, "/spec/versions")
+        .iter()
+        .find(|v| v.get("storage") == Some(&Value::Bool(true)))?
+        .get("name")?
+        .as_str()
 }
 
 /// A version that has been the stored one stays on the list until somebody migrates.
@@ -29,7 +33,11 @@ pub(super) fn validate(object: &Value, old: Option<&Value>) -> Vec<Cause> {
     let (group, plural) = (text(object, "/spec/group"), text(object, "/spec/names/plural"));
     let name = meta::name(object);
     if old.is_none() && !name.is_empty() && name != format!("{plural}.{group}") {
-        causes.push(Cause::invalid("metadata.name", &name.into(), "must be spec.names.plural+\".\"+spec.group"));
+        causes.push(Cause::invalid(
+            "metadata.name",
+            &name.into(),
+            "must be spec.names.plural+\".\"+spec.group",
+        ));
     }
     if group.is_empty() {
         causes.push(Cause::required("spec.group", ""));
@@ -38,7 +46,11 @@ pub(super) fn validate(object: &Value, old: Option<&Value>) -> Vec<Cause> {
         if !errors.is_empty() {
             causes.push(Cause::invalid("spec.group", &group.into(), &errors.join(",")));
         } else if !group.contains('.') {
-            causes.push(Cause::invalid("spec.group", &group.into(), "should be a domain with at least one dot"));
+            causes.push(Cause::invalid(
+                "spec.group",
+                &group.into(),
+                "should be a domain with at least one dot",
+            ));
         }
     }
     match text(object, "/spec/scope") {
@@ -49,7 +61,10 @@ pub(super) fn validate(object: &Value, old: Option<&Value>) -> Vec<Cause> {
     validate_versions(object, &mut causes);
     validate_names(object, &mut causes);
     validate_stored(object, &mut causes);
-    let protected = group == "k8s.io" || group == "kubernetes.io" || group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io");
+    let protected = group == "k8s.io"
+        || group == "kubernetes.io"
+        || group.ends_with(".k8s.io")
+        || group.ends_with(".kubernetes.io");
     let approval = meta::of(object).get("annotations").and_then(|a| a.get("api-approved.kubernetes.io"));
     if protected && old.is_none() && approval.is_none() {
         let detail = "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111";
@@ -74,7 +89,10 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
     let shared = versions.iter().all(|version| schema(version) == versions.first().and_then(schema));
     for (index, version) in versions.iter().enumerate() {
         if schema(version).is_none() {
-            causes.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), "schemas are required"));
+            causes.push(Cause::required(
+                format!("spec.versions[{index}].schema.openAPIV3Schema"),
+                "schemas are required",
+            ));
         }
     }
     for (index, version) in versions.iter().enumerate() {
@@ -103,7 +121,11 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
     }
     let stored = versions.iter().filter(|v| v.get("storage") == Some(&Value::Bool(true))).count();
     if stored != 1 {
-        causes.push(Cause::invalid("spec.versions", &listed, "must have exactly one version marked as storage version"));
+        causes.push(Cause::invalid(
+            "spec.versions",
+            &listed,
+            "must have exactly one version marked as storage version",
+        ));
     }
 }
 
@@ -112,9 +134,16 @@ fn validate_column(column: &Value, at: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::required(format!("{at}.name"), ""));
     }
     match text(column, "/type") {
-        "" => causes.push(Cause::required(format!("{at}.type"), "must be one of boolean, date, integer, number, string")),
+        "" => causes.push(Cause::required(
+            format!("{at}.type"),
+            "must be one of boolean, date, integer, number, string",
+        )),
         "boolean" | "date" | "integer" | "number" | "string" => {}
-        other => causes.push(Cause::invalid(format!("{at}.type"), &other.into(), "must be one of boolean, date, integer, number, string")),
+        other => causes.push(Cause::invalid(
+            format!("{at}.type"),
+            &other.into(),
+            "must be one of boolean, date, integer, number, string",
+        )),
     }
     if text(column, "/jsonPath").is_empty() {
         causes.push(Cause::required(format!("{at}.JSONPath"), ""));
@@ -152,7 +181,11 @@ fn validate_names(object: &Value, causes: &mut Vec<Cause>) {
     }
     let (kind, list) = (text(object, "/spec/names/kind"), text(object, "/spec/names/listKind"));
     if !kind.is_empty() && kind == list {
-        causes.push(Cause::invalid("spec.names.listKind", &list.into(), "kind and listKind may not be the same"));
+        causes.push(Cause::invalid(
+            "spec.names.listKind",
+            &list.into(),
+            "kind and listKind may not be the same",
+        ));
     }
 }
 
@@ -171,7 +204,8 @@ fn validate_stored(object: &Value, causes: &mut Vec<Cause>) {
 
 fn validate_change(object: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let conditions = items(old, "/status/conditions");
-    let established = conditions.iter().any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
+    let established =
+        conditions.iter().any(|c| text(c, "/type") == "Established" && text(c, "/status") == "True");
     let mut fixed = vec!["group", "names/plural"];
     if established {
         fixed.extend(["scope", "names/kind"]);

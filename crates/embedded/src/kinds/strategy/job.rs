@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::super::{Cause, meta};
 use super::{items, part, pod, text};
 
-const LABELS: [&str; 4] = ["batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name"];
+const LABELS: [&str; 4] =
+    ["batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name"];
 
 /// Gives the template the labels that name this job, and selects by its uid.
 pub(super) fn select(job: &mut Value) {
@@ -36,9 +37,21 @@ pub(super) fn validate(job: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Vec::new();
     let none = json!({});
     let spec = job.get("spec").unwrap_or(&none);
-    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex", "maxFailedIndexes"] {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
         if let Some(number) = spec.get(field).filter(|n| n.as_i64().is_some_and(|n| n < 0)) {
-            causes.push(Cause::invalid(format!("spec.{field}"), number, "must be greater than or equal to 0"));
+            causes.push(Cause::invalid(
+                format!("spec.{field}"),
+                number,
+                "must be greater than or equal to 0",
+            ));
         }
     }
     let mode = text(spec, "/completionMode");
@@ -52,9 +65,16 @@ pub(super) fn validate(job: &Value, old: Option<&Value>) -> Vec<Cause> {
     pod::validate_spec(template.get("spec").unwrap_or(&none), "spec.template.spec", &mut causes);
     let policy = text(template, "/spec/restartPolicy");
     if policy.is_empty() || policy == "Always" {
-        causes.push(Cause::required("spec.template.spec.restartPolicy", "valid values: \"OnFailure\", \"Never\""));
+        causes.push(Cause::required(
+            "spec.template.spec.restartPolicy",
+            "valid values: \"OnFailure\", \"Never\"",
+        ));
     } else if !["OnFailure", "Never"].contains(&policy) {
-        causes.push(Cause::not_supported("spec.template.spec.restartPolicy", &policy.into(), &["OnFailure", "Never"]));
+        causes.push(Cause::not_supported(
+            "spec.template.spec.restartPolicy",
+            &policy.into(),
+            &["OnFailure", "Never"],
+        ));
     }
     validate_selector(spec, template, &mut causes);
     if let Some(old) = old {
@@ -73,13 +93,26 @@ fn validate_selector(spec: &Value, template: &Value, causes: &mut Vec<Cause>) {
     let all = matched.into_iter().all(|(key, value)| labels.get(key) == Some(value));
     // Expressions need a manual selector, whose author answers for them.
     if !all && items(selector, "/matchExpressions").is_empty() {
-        causes.push(Cause::invalid("spec.template.metadata.labels", &labels, "`selector` does not match template `labels`"));
+        causes.push(Cause::invalid(
+            "spec.template.metadata.labels",
+            &labels,
+            "`selector` does not match template `labels`",
+        ));
     }
 }
 
 fn validate_change(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     let suspended = old.get("suspend") == Some(&Value::Bool(true));
-    for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+    for field in [
+        "completions",
+        "selector",
+        "template",
+        "completionMode",
+        "podFailurePolicy",
+        "backoffLimitPerIndex",
+        "managedBy",
+        "successPolicy",
+    ] {
         let (new, old) = (spec.get(field).unwrap_or(&Value::Null), old.get(field).unwrap_or(&Value::Null));
         // A suspended job that has not started may still be placed elsewhere.
         if new != old && !(field == "template" && suspended) {

@@ -26,7 +26,15 @@ pub enum Part {
 pub fn creates_on_update(kind: &Kind) -> bool {
     matches!(
         kind.builtin(),
-        Some(Builtin::Event | Builtin::EventV1 | Builtin::Lease | Builtin::Role | Builtin::ClusterRole | Builtin::RoleBinding | Builtin::ClusterRoleBinding)
+        Some(
+            Builtin::Event
+                | Builtin::EventV1
+                | Builtin::Lease
+                | Builtin::Role
+                | Builtin::ClusterRole
+                | Builtin::RoleBinding
+                | Builtin::ClusterRoleBinding
+        )
     )
 }
 
@@ -57,7 +65,9 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
         Some(Builtin::Namespace) => {
             let spec = part(object, "spec");
             let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
-            if let Some(list) = finalizers.as_array_mut().filter(|list| !list.iter().any(|f| f == "kubernetes")) {
+            if let Some(list) =
+                finalizers.as_array_mut().filter(|list| !list.iter().any(|f| f == "kubernetes"))
+            {
                 list.push("kubernetes".into());
             }
             set(object, "status", json!({"phase": "Active"}));
@@ -78,9 +88,15 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
             start_generation(object);
         }
         Some(Builtin::CustomResourceDefinition) => {
-            let stored = definition::storage_version(object).map(|version| json!([version])).unwrap_or_else(|| json!(null));
+            let stored = definition::storage_version(object)
+                .map(|version| json!([version]))
+                .unwrap_or_else(|| json!(null));
             let none = json!({"plural": "", "kind": ""});
-            set(object, "status", json!({"conditions": null, "acceptedNames": none, "storedVersions": stored}));
+            set(
+                object,
+                "status",
+                json!({"conditions": null, "acceptedNames": none, "storedVersions": stored}),
+            );
             start_generation(object);
         }
         Some(
@@ -148,7 +164,14 @@ pub fn prepare_update(kind: &Kind, part: Part, object: &mut Value, old: &Value) 
 /// Fields of the old object that a write to the main path leaves alone.
 fn kept_by_main(kind: &Kind) -> &'static [&'static str] {
     match kind.builtin() {
-        Some(Builtin::Namespace | Builtin::Node | Builtin::Pod | Builtin::Job | Builtin::Ingress | Builtin::CustomResourceDefinition) => &["status"],
+        Some(
+            Builtin::Namespace
+            | Builtin::Node
+            | Builtin::Pod
+            | Builtin::Job
+            | Builtin::Ingress
+            | Builtin::CustomResourceDefinition,
+        ) => &["status"],
         None if kind.has_status() => &["status"],
         _ => &[],
     }
@@ -189,7 +212,15 @@ fn keep_all_but_status(kind: &Kind, object: &mut Value, old: &Value) {
             }
         }
         // What was sent stays to be compared and refused.
-        for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
+        for field in [
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "resourceVersion",
+        ] {
             if let Some(value) = given.get(field) {
                 metadata.insert(field.to_owned(), value.clone());
             }
@@ -219,7 +250,9 @@ fn keep_all_but_finalizers(object: &mut Value, old: &Value) {
 
 fn counts_generation(kind: &Kind) -> bool {
     match kind.builtin() {
-        Some(Builtin::Pod | Builtin::Job | Builtin::Ingress | Builtin::CustomResourceDefinition) | None => true,
+        Some(Builtin::Pod | Builtin::Job | Builtin::Ingress | Builtin::CustomResourceDefinition) | None => {
+            true
+        }
         Some(_) => false,
     }
 }
@@ -232,7 +265,8 @@ fn differs(kind: &Kind, object: &Value, old: &Value) -> bool {
     }
     let counted = |value: &Value| -> Map<String, Value> {
         let fields = value.as_object().into_iter().flatten();
-        let counted = fields.filter(|(key, _)| *key != "metadata" && (*key != "status" || !kind.has_status()));
+        let counted =
+            fields.filter(|(key, _)| *key != "metadata" && (*key != "status" || !kind.has_status()));
         counted.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     counted(object) != counted(old)
@@ -293,9 +327,12 @@ fn validate_kind(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause>
         Some(Builtin::Lease) => data::validate_lease(object),
         Some(Builtin::Event | Builtin::EventV1) => data::validate_event(kind, object),
         Some(Builtin::CustomResourceDefinition) => definition::validate(object, old),
-        Some(builtin @ (Builtin::Role | Builtin::ClusterRole | Builtin::RoleBinding | Builtin::ClusterRoleBinding)) => {
-            rbac::validate(builtin, object, old)
-        }
+        Some(
+            builtin @ (Builtin::Role
+            | Builtin::ClusterRole
+            | Builtin::RoleBinding
+            | Builtin::ClusterRoleBinding),
+        ) => rbac::validate(builtin, object, old),
         Some(Builtin::Ingress) => data::validate_ingress(object),
         Some(
             Builtin::Namespace

@@ -9,10 +9,15 @@ use super::{items, text};
 
 /// Guaranteed, Burstable or BestEffort, by what the containers ask for.
 pub(super) fn quality(pod: &Value) -> &'static str {
-    let containers: Vec<&Value> = items(pod, "/spec/containers").iter().chain(items(pod, "/spec/initContainers")).collect();
-    let amount = |container: &Value, list: &str, name: &str| container.pointer(&format!("/resources/{list}/{name}")).cloned();
+    let containers: Vec<&Value> =
+        items(pod, "/spec/containers").iter().chain(items(pod, "/spec/initContainers")).collect();
+    let amount = |container: &Value, list: &str, name: &str| {
+        container.pointer(&format!("/resources/{list}/{name}")).cloned()
+    };
     let asks = |container: &&&Value| {
-        ["requests", "limits"].iter().any(|list| ["cpu", "memory"].iter().any(|name| amount(container, list, name).is_some()))
+        ["requests", "limits"]
+            .iter()
+            .any(|list| ["cpu", "memory"].iter().any(|name| amount(container, list, name).is_some()))
     };
     if !containers.iter().any(|c| asks(&c)) {
         return "BestEffort";
@@ -20,7 +25,8 @@ pub(super) fn quality(pod: &Value) -> &'static str {
     let guaranteed = containers.iter().all(|container| {
         ["cpu", "memory"].iter().all(|name| {
             let limit = amount(container, "limits", name);
-            limit.is_some() && amount(container, "requests", name).is_none_or(|request| Some(request) == limit)
+            limit.is_some()
+                && amount(container, "requests", name).is_none_or(|request| Some(request) == limit)
         })
     });
     if guaranteed { "Guaranteed" } else { "Burstable" }
@@ -40,10 +46,12 @@ pub(super) fn gate(pod: &mut Value) {
 
 /// How long a deletion waits. A pod that no node has, or that has ended, is gone at once.
 pub(super) fn grace(pod: &Value, asked: Option<i64>) -> i64 {
-    if text(pod, "/spec/nodeName").is_empty() || ["Failed", "Succeeded"].contains(&text(pod, "/status/phase")) {
+    if text(pod, "/spec/nodeName").is_empty() || ["Failed", "Succeeded"].contains(&text(pod, "/status/phase"))
+    {
         return 0;
     }
-    let own = || pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or_default();
+    let own =
+        || pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or_default();
     match asked.unwrap_or_else(own) {
         negative if negative < 0 => 1,
         period => period,
@@ -80,14 +88,19 @@ pub(super) fn validate_spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::required(format!("{path}.containers"), ""));
     }
     let mut names = BTreeSet::new();
-    for (list, containers) in [("containers", containers), ("initContainers", items(spec, "/initContainers"))] {
+    for (list, containers) in [("containers", containers), ("initContainers", items(spec, "/initContainers"))]
+    {
         for (index, container) in containers.iter().enumerate() {
             let at = format!("{path}.{list}[{index}]");
             let name = text(container, "/name");
             if name.is_empty() {
                 causes.push(Cause::required(format!("{at}.name"), ""));
             } else {
-                causes.extend(format::dns_label(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)));
+                causes.extend(
+                    format::dns_label(name)
+                        .iter()
+                        .map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)),
+                );
                 if !names.insert(name) {
                     causes.push(Cause::duplicate(format!("{at}.name"), &name.into()));
                 }
@@ -103,15 +116,24 @@ pub(super) fn validate_spec(spec: &Value, path: &str, causes: &mut Vec<Cause>) {
     let mut named = |field: &str, check: fn(&str) -> Vec<String>| {
         let value = spec.get(field).and_then(Value::as_str).unwrap_or_default();
         if !value.is_empty() {
-            causes.extend(check(value).iter().map(|e| Cause::invalid(format!("{path}.{field}"), &value.into(), e)));
+            causes.extend(
+                check(value).iter().map(|e| Cause::invalid(format!("{path}.{field}"), &value.into(), e)),
+            );
         }
     };
     named("serviceAccountName", format::dns_subdomain);
     named("nodeName", format::dns_subdomain);
     named("hostname", format::dns_label);
     named("subdomain", format::dns_label);
-    if let Some(seconds) = spec.get("activeDeadlineSeconds").filter(|s| !s.as_i64().is_some_and(|s| (1..=i64::from(i32::MAX)).contains(&s))) {
-        causes.push(Cause::invalid(format!("{path}.activeDeadlineSeconds"), seconds, "must be between 1 and 2147483647, inclusive"));
+    if let Some(seconds) = spec
+        .get("activeDeadlineSeconds")
+        .filter(|s| !s.as_i64().is_some_and(|s| (1..=i64::from(i32::MAX)).contains(&s)))
+    {
+        causes.push(Cause::invalid(
+            format!("{path}.activeDeadlineSeconds"),
+            seconds,
+            "must be between 1 and 2147483647, inclusive",
+        ));
     }
 }
 
@@ -132,7 +154,8 @@ fn validate_volumes<'a>(volumes: &'a [Value], path: &str, causes: &mut Vec<Cause
     for (index, volume) in volumes.iter().enumerate() {
         let at = format!("{path}[{index}]");
         let name = text(volume, "/name");
-        let sources: Vec<&String> = volume.as_object().into_iter().flatten().map(|(key, _)| key).filter(|k| *k != "name").collect();
+        let sources: Vec<&String> =
+            volume.as_object().into_iter().flatten().map(|(key, _)| key).filter(|k| *k != "name").collect();
         for extra in sources.iter().skip(1) {
             causes.push(Cause::forbidden(format!("{at}.{extra}"), "may not specify more than 1 volume type"));
         }
@@ -141,7 +164,9 @@ fn validate_volumes<'a>(volumes: &'a [Value], path: &str, causes: &mut Vec<Cause
             causes.push(Cause::required(format!("{at}.name"), ""));
             continue;
         }
-        causes.extend(format::dns_label(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)));
+        causes.extend(
+            format::dns_label(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)),
+        );
         if !names.insert(name) {
             causes.push(Cause::duplicate(format!("{at}.name"), &name.into()));
         }
@@ -150,8 +175,16 @@ fn validate_volumes<'a>(volumes: &'a [Value], path: &str, causes: &mut Vec<Cause
 }
 
 fn validate_source(volume: &Value, at: &str, causes: &mut Vec<Cause>) {
-    for (source, key) in [("secret", "secretName"), ("configMap", "name"), ("hostPath", "path"), ("persistentVolumeClaim", "claimName")] {
-        if volume.get(source).is_some_and(|s| s.get(key).and_then(Value::as_str).unwrap_or_default().is_empty()) {
+    for (source, key) in [
+        ("secret", "secretName"),
+        ("configMap", "name"),
+        ("hostPath", "path"),
+        ("persistentVolumeClaim", "claimName"),
+    ] {
+        if volume
+            .get(source)
+            .is_some_and(|s| s.get(key).and_then(Value::as_str).unwrap_or_default().is_empty())
+        {
             causes.push(Cause::required(format!("{at}.{source}.{key}"), ""));
         }
     }
@@ -160,7 +193,11 @@ fn validate_source(volume: &Value, at: &str, causes: &mut Vec<Cause>) {
         let at = format!("{at}.projected.sources[{index}].serviceAccountToken");
         let seconds = token.get("expirationSeconds").and_then(Value::as_i64).unwrap_or(3600);
         if seconds < 600 {
-            causes.push(Cause::invalid(format!("{at}.expirationSeconds"), &seconds.into(), "may not specify a duration less than 10 minutes"));
+            causes.push(Cause::invalid(
+                format!("{at}.expirationSeconds"),
+                &seconds.into(),
+                "may not specify a duration less than 10 minutes",
+            ));
         }
         if text(token, "/path").is_empty() {
             causes.push(Cause::required(format!("{at}.path"), ""));
@@ -173,7 +210,11 @@ fn validate_container(container: &Value, at: &str, volumes: &BTreeSet<&str>, cau
     if image.is_empty() {
         causes.push(Cause::required(format!("{at}.image"), ""));
     } else if image.trim() != image {
-        causes.push(Cause::invalid(format!("{at}.image"), &image.into(), "must not have leading or trailing whitespace"));
+        causes.push(Cause::invalid(
+            format!("{at}.image"),
+            &image.into(),
+            "must not have leading or trailing whitespace",
+        ));
     }
     one_of(container, at, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], causes);
     validate_ports(items(container, "/ports"), at, causes);
@@ -182,12 +223,23 @@ fn validate_container(container: &Value, at: &str, volumes: &BTreeSet<&str>, cau
     }
     for (index, source) in items(container, "/envFrom").iter().enumerate() {
         let at = format!("{at}.envFrom[{index}]");
-        let given: Vec<&str> = ["configMapRef", "secretRef"].into_iter().filter(|key| source.get(*key).is_some()).collect();
+        let given: Vec<&str> =
+            ["configMapRef", "secretRef"].into_iter().filter(|key| source.get(*key).is_some()).collect();
         match given.as_slice() {
-            [] => causes.push(Cause::invalid(at, &"".into(), "must specify one of: `configMapRef` or `secretRef`")),
-            [one] if text(source, &format!("/{one}/name")).is_empty() => causes.push(Cause::required(format!("{at}.{one}.name"), "")),
+            [] => causes.push(Cause::invalid(
+                at,
+                &"".into(),
+                "must specify one of: `configMapRef` or `secretRef`",
+            )),
+            [one] if text(source, &format!("/{one}/name")).is_empty() => {
+                causes.push(Cause::required(format!("{at}.{one}.name"), ""))
+            }
             [_] => {}
-            _ => causes.push(Cause::invalid(at, &"".into(), "may not have more than one field specified at a time")),
+            _ => causes.push(Cause::invalid(
+                at,
+                &"".into(),
+                "may not have more than one field specified at a time",
+            )),
         }
     }
     let mut paths = BTreeSet::new();
@@ -215,7 +267,11 @@ fn validate_ports(ports: &[Value], at: &str, causes: &mut Vec<Cause>) {
             match port.get(field).and_then(Value::as_i64) {
                 None | Some(0) if required => causes.push(Cause::required(format!("{at}.{field}"), "")),
                 Some(number) if number != 0 && !(1..=65535).contains(&number) => {
-                    causes.push(Cause::invalid(format!("{at}.{field}"), &number.into(), "must be between 1 and 65535, inclusive"));
+                    causes.push(Cause::invalid(
+                        format!("{at}.{field}"),
+                        &number.into(),
+                        "must be between 1 and 65535, inclusive",
+                    ));
                 }
                 _ => {}
             }
@@ -229,7 +285,9 @@ fn validate_variable(variable: &Value, at: &str, causes: &mut Vec<Cause>) {
     if name.is_empty() {
         causes.push(Cause::required(format!("{at}.name"), ""));
     } else {
-        causes.extend(format::env_name(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)));
+        causes.extend(
+            format::env_name(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)),
+        );
     }
     let Some(source) = variable.get("valueFrom").and_then(Value::as_object) else { return };
     let at = format!("{at}.valueFrom");
@@ -258,18 +316,29 @@ fn validate_change(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     for list in ["containers", "initContainers"] {
         let pointer = format!("/{list}");
         if items(spec, &pointer).len() != items(old, &pointer).len() {
-            causes.push(Cause::forbidden(format!("spec.{list}"), "pod updates may not add or remove containers"));
+            causes.push(Cause::forbidden(
+                format!("spec.{list}"),
+                "pod updates may not add or remove containers",
+            ));
             return;
         }
     }
     let deadline = |spec: &Value| spec.get("activeDeadlineSeconds").and_then(Value::as_i64);
     match (deadline(spec), deadline(old)) {
         (Some(new), Some(old)) if new > old => {
-            causes.push(Cause::invalid("spec.activeDeadlineSeconds", &new.into(), "must be less than or equal to previous value"));
+            causes.push(Cause::invalid(
+                "spec.activeDeadlineSeconds",
+                &new.into(),
+                "must be less than or equal to previous value",
+            ));
             return;
         }
         (None, Some(_)) => {
-            causes.push(Cause::invalid("spec.activeDeadlineSeconds", &Value::Null, "must not update from a positive integer to nil value"));
+            causes.push(Cause::invalid(
+                "spec.activeDeadlineSeconds",
+                &Value::Null,
+                "must not update from a positive integer to nil value",
+            ));
         }
         _ => {}
     }
@@ -278,7 +347,10 @@ fn validate_change(spec: &Value, old: &Value, causes: &mut Vec<Cause>) {
     }
     let munged = munged(spec, old);
     if munged != *old {
-        let detail = format!("pod updates may not change fields other than {CHANGEABLE}\n{}", difference(old, &munged));
+        let detail = format!(
+            "pod updates may not change fields other than {CHANGEABLE}\n{}",
+            difference(old, &munged)
+        );
         causes.push(Cause::forbidden("spec", &detail));
     }
 }
@@ -310,8 +382,11 @@ fn difference(old: &Value, new: &Value) -> String {
     let empty = Map::new();
     let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
     let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let show = |sign: char, key: &str, value: Option<&Value>| value.map(|v| format!("{sign} \t{key}: {v},\n")).unwrap_or_default();
+    let show = |sign: char, key: &str, value: Option<&Value>| {
+        value.map(|v| format!("{sign} \t{key}: {v},\n")).unwrap_or_default()
+    };
     let lines = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
-    let lines: String = lines.map(|key| show('-', key, old.get(key)) + &show('+', key, new.get(key))).collect();
+    let lines: String =
+        lines.map(|key| show('-', key, old.get(key)) + &show('+', key, new.get(key))).collect();
     format!("  core.PodSpec{{\n{lines}  }}\n")
 }

@@ -25,18 +25,35 @@ fn validate_rules(builtin: Builtin, role: &Value) -> Vec<Cause> {
         if !urls.is_empty() {
             let listed = Value::Array(urls.to_vec());
             if builtin == Builtin::Role {
-                causes.push(Cause::invalid(format!("{at}.nonResourceURLs"), &listed, "namespaced rules cannot apply to non-resource URLs"));
+                causes.push(Cause::invalid(
+                    format!("{at}.nonResourceURLs"),
+                    &listed,
+                    "namespaced rules cannot apply to non-resource URLs",
+                ));
             }
-            if !items(rule, "/apiGroups").is_empty() || !items(rule, "/resources").is_empty() || !items(rule, "/resourceNames").is_empty() {
-                causes.push(Cause::invalid(format!("{at}.nonResourceURLs"), &listed, "rules cannot apply to both regular resources and non-resource URLs"));
+            if !items(rule, "/apiGroups").is_empty()
+                || !items(rule, "/resources").is_empty()
+                || !items(rule, "/resourceNames").is_empty()
+            {
+                causes.push(Cause::invalid(
+                    format!("{at}.nonResourceURLs"),
+                    &listed,
+                    "rules cannot apply to both regular resources and non-resource URLs",
+                ));
             }
             continue;
         }
         if items(rule, "/apiGroups").is_empty() {
-            causes.push(Cause::required(format!("{at}.apiGroups"), "resource rules must supply at least one api group"));
+            causes.push(Cause::required(
+                format!("{at}.apiGroups"),
+                "resource rules must supply at least one api group",
+            ));
         }
         if items(rule, "/resources").is_empty() {
-            causes.push(Cause::required(format!("{at}.resources"), "resource rules must supply at least one resource"));
+            causes.push(Cause::required(
+                format!("{at}.resources"),
+                "resource rules must supply at least one resource",
+            ));
         }
     }
     causes
@@ -53,7 +70,8 @@ fn validate_binding(builtin: Builtin, binding: &Value, old: Option<&Value>) -> V
     if group != GROUP {
         causes.push(Cause::not_supported("roleRef.apiGroup", &group.into(), &[GROUP]));
     }
-    let kinds: &[&str] = if builtin == Builtin::RoleBinding { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    let kinds: &[&str] =
+        if builtin == Builtin::RoleBinding { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     let kind = text(role, "/kind");
     if !kinds.contains(&kind) {
         causes.push(Cause::not_supported("roleRef.kind", &kind.into(), kinds));
@@ -62,7 +80,9 @@ fn validate_binding(builtin: Builtin, binding: &Value, old: Option<&Value>) -> V
     if name.is_empty() {
         causes.push(Cause::required("roleRef.name", ""));
     } else {
-        causes.extend(format::path_segment(name).iter().map(|e| Cause::invalid("roleRef.name", &name.into(), e)));
+        causes.extend(
+            format::path_segment(name).iter().map(|e| Cause::invalid("roleRef.name", &name.into(), e)),
+        );
     }
     for (index, subject) in items(binding, "/subjects").iter().enumerate() {
         validate_subject(builtin, subject, &format!("subjects[{index}]"), &mut causes);
@@ -79,7 +99,11 @@ fn validate_subject(builtin: Builtin, subject: &Value, at: &str, causes: &mut Ve
         "ServiceAccount" => {
             let name = text(subject, "/name");
             if !name.is_empty() {
-                causes.extend(format::dns_subdomain(name).iter().map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)));
+                causes.extend(
+                    format::dns_subdomain(name)
+                        .iter()
+                        .map(|e| Cause::invalid(format!("{at}.name"), &name.into(), e)),
+                );
             }
             if !group.is_empty() {
                 causes.push(Cause::not_supported(format!("{at}.apiGroup"), &group.into(), &[""]));
@@ -93,6 +117,10 @@ fn validate_subject(builtin: Builtin, subject: &Value, at: &str, causes: &mut Ve
                 causes.push(Cause::not_supported(format!("{at}.apiGroup"), &group.into(), &[GROUP]));
             }
         }
-        kind => causes.push(Cause::not_supported(format!("{at}.kind"), &kind.into(), &["ServiceAccount", "User", "Group"])),
+        kind => causes.push(Cause::not_supported(
+            format!("{at}.kind"),
+            &kind.into(),
+            &["ServiceAccount", "User", "Group"],
+        )),
     }
 }
