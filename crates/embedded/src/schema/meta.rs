@@ -76,10 +76,10 @@ pub(super) fn misread_resource(path: &str, fields: &Map<String, Value>) -> Vec<F
             errors.push(FieldError::invalid(child(path, name), value.clone(), "must be a string"));
         }
     }
-    if let Some(metadata) = fields.get("metadata") {
-        if let Some(detail) = mistyped(&OBJECT_META, metadata, "", "ObjectMeta") {
-            errors.push(FieldError::invalid(child(path, "metadata"), metadata.clone(), detail));
-        }
+    if let Some(metadata) = fields.get("metadata")
+        && let Some(detail) = mistyped(&OBJECT_META, metadata, "", "ObjectMeta")
+    {
+        errors.push(FieldError::invalid(child(path, "metadata"), metadata.clone(), detail));
     }
     errors
 }

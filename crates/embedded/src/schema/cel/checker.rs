@@ -242,10 +242,10 @@ impl Checker<'_> {
 
     fn call<'n>(&mut self, id: u64, call: &CallExpr, scope: &Names<'_, 'n>) -> Seen<'n> {
         let name = call.func_name.as_str();
-        if call.target.is_none() {
-            if let Some(symbol) = symbol(name) {
-                return self.operator(id, name, symbol, &call.args, scope);
-            }
+        if call.target.is_none()
+            && let Some(symbol) = symbol(name)
+        {
+            return self.operator(id, name, symbol, &call.args, scope);
         }
         let namespace = match call.target.as_ref().map(|target| &target.expr) {
             Some(Expr::Ident(prefix)) => functions::is_namespace(prefix) && scope.find(prefix).is_none(),
@@ -265,10 +265,9 @@ impl Checker<'_> {
         let arguments: Vec<Seen<'n>> = call.args.iter().map(|argument| self.infer(argument, scope)).collect();
         if let ("matches" | "find" | "findAll", Some(Expr::Literal(LiteralValue::String(text)))) =
             (name, call.args.last().map(|argument| &argument.expr))
+            && let Err(error) = pattern::compile(text.inner())
         {
-            if let Err(error) = pattern::compile(text.inner()) {
-                self.bad_pattern.get_or_insert(error);
-            }
+            self.bad_pattern.get_or_insert(error);
         }
         let operands: Vec<Kind<'n>> = target.iter().chain(&arguments).map(|seen| seen.kind.clone()).collect();
         match kinds::result(name, &operands) {

@@ -257,15 +257,16 @@ impl Walk<'_> {
     /// The macros that the parser expands. Each element costs what its step costs, so the budget bounds the loops.
     fn comprehension(&mut self, macro_: &ComprehensionExpr, scope: &Scope<'_>) -> Outcome {
         let range = self.eval(&macro_.iter_range, scope)?;
-        let elements = elements(&range)?;
-        if let Expr::List(list) = &macro_.accu_init.expr {
-            if list.elements.is_empty() && macro_.result.expr == Expr::Ident(macro_.accu_var.clone()) {
-                return self.collect(macro_, &elements, scope);
-            }
+        let elements = self.elements(&range)?;
+        if let Expr::List(list) = &macro_.accu_init.expr
+            && list.elements.is_empty()
+            && macro_.result.expr == Expr::Ident(macro_.accu_var.clone())
+        {
+            return self.collect(macro_, &elements, scope);
         }
         let mut accumulated = self.eval(&macro_.accu_init, scope);
-        for element in elements {
-            let element = Ok(element);
+        for element in elements.iter() {
+            let element = Ok(element.clone());
             let next = {
                 let outer = Scope::new(Some(scope), &macro_.accu_var, &accumulated);
                 if !self.bool(&macro_.loop_cond, &outer)? {
@@ -280,6 +281,21 @@ impl Walk<'_> {
             accumulated = next;
         }
         self.eval(&macro_.result, &Scope::new(Some(scope), &macro_.accu_var, &accumulated))
+    }
+
+    /// What a macro with one variable runs over: the items of a list, which are shared, or the keys of a map, which are copied
+    /// and so paid for at once.
+    pub(super) fn elements(&mut self, range: &Value) -> Result<Arc<Vec<Value>>, Fault> {
+        match range {
+            Value::List(items) => Ok(items.clone()),
+            Value::Map(map) => {
+                self.spend(map.map.len())?;
+                let mut keys: Vec<_> = map.map.keys().collect();
+                keys.sort();
+                Ok(Arc::new(keys.into_iter().map(operators::value_of_key).collect()))
+            }
+            _ => Err(Fault::overload()),
+        }
     }
 
     /// `map` and `filter` grow a list; growing it in place keeps them linear.
@@ -310,19 +326,6 @@ impl Walk<'_> {
             }
         }
         Ok(Value::List(Arc::new(collected)))
-    }
-}
-
-/// What a macro with one variable runs over: the items of a list, the keys of a map.
-pub(super) fn elements(range: &Value) -> Result<Vec<Value>, Fault> {
-    match range {
-        Value::List(items) => Ok(items.to_vec()),
-        Value::Map(map) => {
-            let mut keys: Vec<_> = map.map.keys().collect();
-            keys.sort();
-            Ok(keys.into_iter().map(operators::value_of_key).collect())
-        }
-        _ => Err(Fault::overload()),
     }
 }
 

@@ -12,7 +12,7 @@ use kube_cel::cel::{Context, ExecutionError, Value};
 
 use crate::schema::{pattern, wording};
 
-use super::eval::{Fault, Outcome, Scope, Walk, elements, pairs};
+use super::eval::{Fault, Outcome, Scope, Walk, pairs};
 use super::operators;
 use super::values::{as_optional, optional, text};
 
@@ -61,6 +61,9 @@ fn type_of(value: &Value) -> Value {
     Value::Opaque(Arc::new(TypeName(name)))
 }
 
+/// What compiling a pattern costs: about as much as this many steps, in the worst case.
+const PATTERN_COST: usize = 10_000;
+
 /// What handling a value costs beyond the step itself.
 pub(super) fn weight(value: &Value) -> usize {
     match value {
@@ -100,21 +103,22 @@ pub(super) fn call(walk: &mut Walk<'_>, call: &CallExpr, scope: &Scope<'_>) -> O
         (Some(target), None) => Some(walk.eval(target, scope)?),
         _ => None,
     };
-    if let Some(target) = &target {
-        if let Some(outcome) = macros(walk, &call.func_name, target, &call.args, scope) {
-            return outcome;
-        }
+    if let Some(target) = &target
+        && let Some(outcome) = macros(walk, &call.func_name, target, &call.args, scope)
+    {
+        return outcome;
     }
     let mut arguments = Vec::with_capacity(call.args.len());
     for argument in &call.args {
         arguments.push(walk.eval(argument, scope)?);
     }
     let cost: usize = target.iter().chain(&arguments).map(weight).sum();
-    walk.spend(cost + 1)?;
-    if namespace.is_none() {
-        if let Some(outcome) = native(walk, &call.func_name, target.as_ref(), &arguments) {
-            return outcome;
-        }
+    let compiles = matches!(call.func_name.as_str(), "find" | "findAll");
+    walk.spend(cost + if compiles { PATTERN_COST / 10 } else { 1 })?;
+    if namespace.is_none()
+        && let Some(outcome) = native(walk, &call.func_name, target.as_ref(), &arguments)
+    {
+        return outcome;
     }
     let receiver = match (namespace, target) {
         (Some(namespace), _) => Some(Receiver::Namespace(namespace)),
@@ -184,6 +188,7 @@ fn quantifier(
     let [first, second] = [identifier(variables[0])?, identifier(variables[1])?];
     let mut found = 0;
     let mut fault = None;
+    walk.spend(weight(target))?;
     for (key, value) in pairs(target)? {
         let (key, value) = (Ok(key), Ok(value));
         let outer = Scope::new(Some(scope), first, &key);
@@ -225,6 +230,7 @@ fn transform(
     };
     let [first, second] = [identifier(variables[0])?, identifier(variables[1])?];
     let mut made = Vec::new();
+    walk.spend(weight(target))?;
     for (key, value) in pairs(target)? {
         let (bound_key, bound_value) = (Ok(key.clone()), Ok(value));
         let outer = Scope::new(Some(scope), first, &bound_key);
@@ -258,9 +264,9 @@ fn sort_by(
 ) -> Outcome {
     let variable = identifier(variable)?;
     let mut keyed = Vec::new();
-    for element in elements(target)? {
+    for element in walk.elements(target)?.iter() {
         let bound = Ok(element.clone());
-        keyed.push((walk.eval(body, &Scope::new(Some(scope), variable, &bound))?, element));
+        keyed.push((walk.eval(body, &Scope::new(Some(scope), variable, &bound))?, element.clone()));
     }
     walk.spend(keyed.len())?;
     keyed.sort_by(|(a, _), (b, _)| operators::compare(a, b).unwrap_or(Ordering::Equal));
@@ -281,10 +287,15 @@ fn native(walk: &mut Walk<'_>, name: &str, target: Option<&Value>, arguments: &[
         },
         ("matches", Some(Value::String(text)), [Value::String(pattern)])
         | ("matches", None, [Value::String(text), Value::String(pattern)]) => {
-            let compiled = walk.evaluator.patterns.entry(pattern.to_string());
-            match compiled.or_insert_with(|| pattern::compile(pattern).ok()) {
-                Some(regex) => flag(regex.is_match(text)),
-                None => Err(Fault::text(format!("error parsing regexp: `{pattern}`"))),
+            if !walk.evaluator.patterns.contains_key(pattern.as_str()) {
+                if let Err(fault) = walk.spend(PATTERN_COST) {
+                    return Some(Err(fault));
+                }
+                walk.evaluator.patterns.insert(pattern.to_string(), pattern::compile(pattern).ok());
+            }
+            match walk.evaluator.patterns.get(pattern.as_str()) {
+                Some(Some(regex)) => flag(regex.is_match(text)),
+                Some(None) | None => Err(Fault::text(format!("error parsing regexp: `{pattern}`"))),
             }
         }
         ("startsWith", Some(Value::String(text)), [Value::String(part)]) => {

@@ -358,12 +358,12 @@ impl Run {
 
     /// What is said of a broken rule: its message expression's text, else its message, else the rule itself.
     fn detail(&mut self, compiled: &Compiled, self_value: &Outcome, old: Option<&Outcome>) -> String {
-        if let Some(Ok(program)) = &compiled.message {
-            if let Some(Ok(kube_cel::cel::Value::String(text))) = self.run_program(program, self_value, old) {
-                let text = text.trim();
-                if !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n') {
-                    return text.to_owned();
-                }
+        if let Some(Ok(program)) = &compiled.message
+            && let Some(Ok(kube_cel::cel::Value::String(text))) = self.run_program(program, self_value, old)
+        {
+            let text = text.trim();
+            if !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n') {
+                return text.to_owned();
             }
         }
         match &compiled.rule.message {

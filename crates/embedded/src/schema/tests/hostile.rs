@@ -186,9 +186,17 @@ fn rules_have_a_budget() {
     // Growing lists is counted by what is copied.
     check_rule(
         "self.map(a, self + self).size() == 0",
-        many,
+        many.clone(),
         "spec.l: Invalid value: \"array\": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: m",
     );
+    // So are patterns that differ each time.
+    check_rule(
+        "self.all(a, 'x'.matches('(x{1,1000}){1,5}' + string(a)) || true)",
+        many.clone(),
+        "spec.l: Invalid value: \"array\": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: m",
+    );
+    // Loops that end early cost what they did, not what they might have done.
+    check_rule("!self.all(a, self.exists(b, b == 0))", many, "spec.l: Invalid value: m");
 }
 
 #[test]
