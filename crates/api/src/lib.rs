@@ -1,1 +1,58 @@
-//! The resource types.
+//! The words that every part of Terrane shares: custom resources, their conditions, names and labels, and what a runner is told
+//! and reports. Types only: no clock, no IO, no client.
+
+pub mod approval;
+pub mod attempt;
+pub mod condition;
+pub mod layer;
+pub mod repository;
+pub mod run;
+pub mod text;
+pub mod tool;
+
+pub use approval::{TerraformApproval, TerraformApprovalSpec};
+pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
+pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
+pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+
+pub const GROUP: &str = "terrane.dev";
+pub const VERSION: &str = "v1alpha1";
+
+/// Where Terrane keeps what belongs to no tenant: its leases, its own service accounts.
+pub const SYSTEM_NAMESPACE: &str = "terrane-system";
+
+/// The ServiceAccount of the controllers, in [`SYSTEM_NAMESPACE`].
+pub const CONTROLLER_ACCOUNT: &str = "terrane-controller";
+
+/// The audience of the only token a runner holds.
+pub const DATASTORE_AUDIENCE: &str = "terrane-datastore";
+
+/// The image that means "this machine's own programs" to the process node.
+pub const LOCAL_IMAGE: &str = "terrane.dev/local";
+
+pub mod label {
+    //! Labels that Terrane puts on what it makes.
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    pub const LAYER: &str = "terrane.dev/layer";
+    pub const RUN: &str = "terrane.dev/run";
+    pub const RUN_UID: &str = "terrane.dev/run-uid";
+    pub const ATTEMPT: &str = "terrane.dev/attempt";
+    pub const ACTION: &str = "terrane.dev/action";
+}
+
+pub mod annotation {
+    //! Wishes of people with the right to annotate a layer.
+
+    /// Any new value asks for a plan now.
+    pub const SYNC: &str = "terrane.dev/sync";
+    /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
+    pub const APPROVE: &str = "terrane.dev/approve";
+}
+
+/// The definitions that an API must know before Terrane can work with it.
+pub fn custom_resources() -> Vec<CustomResourceDefinition> {
+    vec![TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()]
+}

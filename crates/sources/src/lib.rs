@@ -1,1 +1,21 @@
-//! Git.
+//! Git repositories as sources: which commits there are, which of them matter to a layer, and the files of one commit
+//! as a bundle for a runner. The controller uses this crate: nothing here checks out, unpacks or executes what it reads.
+
+mod bundle;
+mod credentials;
+mod error;
+mod footprint;
+mod git;
+pub mod hcl;
+mod objects;
+mod process;
+mod refs;
+mod remote;
+
+pub use bundle::Bundle;
+pub use credentials::{Credentials, InvalidSecret};
+pub use error::{Class, Error};
+pub use footprint::Footprint;
+pub use git::{Git, GitOptions, Limits, Mirror};
+pub use refs::Refs;
+pub use remote::{Addresses, FileUrls};

@@ -1,1 +1,12 @@
-//! The tools.
+//! The tools, terraform and OpenTofu, as typed subprocesses: which one is wanted, what it says, what its plan means.
+//! Downloading tools does not happen here, and nothing here knows the datastore.
+
+pub mod choice;
+pub mod diagnostics;
+pub mod plan;
+pub mod plan_file;
+pub mod process;
+mod tool;
+pub mod versions;
+
+pub use tool::{Error, Planned, Report, Tool};

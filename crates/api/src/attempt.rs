@@ -1,0 +1,126 @@
+//! What a runner is told about its one attempt, and what it reports. Both are artefacts in the datastore, written once;
+//! no secret value stands in either.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Action, PlanSummary};
+use crate::text::{CommitId, LayerPath, Sha256, Workspace};
+use crate::tool::Tool;
+
+/// `runs/<uid>/<attempt>/spec`: written before the pod exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Description {
+    pub namespace: String,
+    pub layer: String,
+    pub layer_uid: String,
+    pub run: String,
+    pub run_uid: String,
+    pub attempt: u32,
+    /// 0 for a plan, which takes no lock.
+    pub fence: u64,
+    pub action: Action,
+    pub revision: CommitId,
+    /// The files of the revision, by the digest of their archive.
+    pub bundle: Sha256,
+    pub path: LayerPath,
+    pub workspace: Workspace,
+    /// Which tool; none means that the code's version files and what is installed decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Tool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_version: Option<String>,
+    /// The state kept in the datastore, used when the code names no backend.
+    pub state: Sha256,
+    /// The plan an apply applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanSource>,
+}
+
+/// Where the bytes of a plan are, and what they must hash to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanSource {
+    pub run_uid: String,
+    pub attempt: u32,
+    pub sha256: Sha256,
+}
+
+/// `runs/<uid>/<attempt>/result`: the runner's last act.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    pub run_uid: String,
+    pub attempt: u32,
+    pub action: Action,
+    pub reason: Reason,
+    /// For people: what happened, with the place in the code where there is one.
+    pub message: String,
+    pub exit_code: i32,
+    pub started_at: Timestamp,
+    pub finished_at: Timestamp,
+    /// The tool that ran and its version, such as `terraform 1.11.4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanOutcome>,
+    /// The digest of the whole log.
+    pub log_sha256: Sha256,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanOutcome {
+    pub sha256: Sha256,
+    pub summary: PlanSummary,
+    /// Lineage and serial of the state that the plan was made from; both absent when there was no state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<u64>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// The tool did what was asked.
+    Succeeded,
+    /// The tool ran and failed.
+    ToolFailed,
+    /// The plan no longer fits the state: nothing was changed.
+    Stale,
+    /// The state is locked by someone else: nothing was changed, and it may be tried again.
+    StateLocked,
+    /// No installed tool satisfies what the layer or its code asks for.
+    ToolMissing,
+    /// The bundle, the path in it or the plan could not be used.
+    BadInput,
+    /// The tool was stopped by a signal.
+    Interrupted,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reason::Succeeded => "Succeeded",
+            Reason::ToolFailed => "ToolFailed",
+            Reason::Stale => "Stale",
+            Reason::StateLocked => "StateLocked",
+            Reason::ToolMissing => "ToolMissing",
+            Reason::BadInput => "BadInput",
+            Reason::Interrupted => "Interrupted",
+        }
+    }
+}
+
+impl Description {
+    /// The exact bytes that are stored; field order is that of the type, so the same description has the same bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn digest(&self) -> Sha256 {
+        Sha256::of(&self.to_bytes())
+    }
+}

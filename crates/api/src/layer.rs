@@ -1,0 +1,226 @@
+//! TerraformLayer: one root module with one state, kept equal to its code.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::run::{Action, PlanSummary};
+use crate::text::{CommitId, LayerPath, ObjectName, RefName, Sha256, Span, Workspace};
+use crate::tool::Choice;
+
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "terrane.dev",
+    version = "v1alpha1",
+    kind = "TerraformLayer",
+    namespaced,
+    status = "TerraformLayerStatus",
+    shortname = "tfl",
+    category = "terrane",
+    derive = "PartialEq",
+    doc = "One root module of a repository with one state. Terrane plans it when its code or the world changes, and applies the plan where that is allowed.",
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.state",
+        description = "Idle, PlanNeeded or ApplyNeeded"
+    ),
+    printcolumn(
+        name = "Changes",
+        type_ = "string",
+        json_path = ".status.lastResult",
+        description = "What the last plan would change"
+    ),
+    printcolumn(
+        name = "Why",
+        type_ = "string",
+        json_path = ".status.why",
+        description = "The reason for the state, in words"
+    ),
+    printcolumn(
+        name = "Commit",
+        type_ = "string",
+        json_path = ".status.revision.short",
+        description = "The relevant commit"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
+        description = "Whether the relevant commit is applied or needs no change",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Since when it exists"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(has(self.terraform) && has(self.terraform.enabled) && self.terraform.enabled && has(self.opentofu) && has(self.opentofu.enabled) && self.opentofu.enabled)")
+        .message("at most one of terraform and opentofu can be enabled")
+)]
+pub struct TerraformLayerSpec {
+    /// The repository that holds the code, in the layer's own namespace.
+    pub repository: RepositoryRef,
+    /// The branch that is followed, or a full ref such as `refs/tags/v1`.
+    pub branch: RefName,
+    /// The directory of the root module, relative to the repository's root.
+    pub path: LayerPath,
+    /// The workspace of the tool. Default: `default`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Workspace>,
+    /// Use Terraform; overrides the repository's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terraform: Option<Choice>,
+    /// Use OpenTofu; overrides the repository's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opentofu: Option<Choice>,
+    /// What is done about differences between code and infrastructure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation_strategy: Option<RemediationStrategy>,
+    /// How drift is looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+    /// Start nothing for this layer until this is false again. What already runs goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepositoryRef {
+    /// The name of a TerraformRepository.
+    pub name: ObjectName,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemediationStrategy {
+    /// Apply every plan that has changes, without asking a person. Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_apply: Option<bool>,
+    /// What happens when a plan or an apply fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OnError {
+    /// How often a failed plan is tried again, and how many rounds of plan and failed apply there are, before the layer waits
+    /// for a new commit or a person. Default: 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub max_retries: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Drift {
+    /// How long a plan stays up to date before the world is compared with the code again. Default: 30m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Span>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LayerState {
+    /// Nothing needs to be started.
+    Idle,
+    /// A plan is needed, running, or waited for.
+    PlanNeeded,
+    /// A plan with changes is not applied yet.
+    ApplyNeeded,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformLayerStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<LayerState>,
+    /// The reason for the state, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What the last plan would change, as Burrito writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_result: Option<String>,
+    /// When the layer is looked at again without anything having changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub next_check: Option<Time>,
+    #[serde(default, skip_serializing_if = "Revisions::is_empty")]
+    pub revision: Revisions,
+    /// The newest plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanRef>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<RunRef>,
+    /// Newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latest_runs: Vec<RunRef>,
+    /// The value of the sync annotation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sync: Option<String>,
+    /// Rounds that failed one after another; a success or a new commit starts again at 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub consecutive_failures: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+/// Full commit ids, except `short`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revisions {
+    /// The head of the branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<CommitId>,
+    /// The last commit that touches the layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relevant: Option<CommitId>,
+    /// The relevant commit, short, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned: Option<CommitId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<CommitId>,
+}
+
+impl Revisions {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanRef {
+    pub run: String,
+    pub attempt: u32,
+    pub sha256: Sha256,
+    pub summary: PlanSummary,
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub made_at: Time,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunRef {
+    pub name: String,
+    pub action: Action,
+    pub commit: CommitId,
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub date: Time,
+    pub result: String,
+}

@@ -1,0 +1,137 @@
+//! TerraformRepository: where code comes from, and the defaults of the layers that use it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::layer::{Drift, RemediationStrategy};
+use crate::text::{CommitId, GitUrl, Span};
+use crate::tool::Choice;
+
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "terrane.dev",
+    version = "v1alpha1",
+    kind = "TerraformRepository",
+    plural = "terraformrepositories",
+    namespaced,
+    status = "TerraformRepositoryStatus",
+    shortname = "tfr",
+    category = "terrane",
+    derive = "PartialEq",
+    doc = "A Git repository that Terrane watches. Layers of the same namespace name it as their source.",
+    printcolumn(
+        name = "URL",
+        type_ = "string",
+        json_path = ".spec.repository.url",
+        description = "Where the repository is"
+    ),
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.state",
+        description = "SyncNeeded or Synced"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
+        description = "Whether the last look at the repository succeeded"
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
+        description = "What was found, or why it could not be read",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Since when it exists"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(has(self.terraform) && has(self.terraform.enabled) && self.terraform.enabled && has(self.opentofu) && has(self.opentofu.enabled) && self.opentofu.enabled)")
+        .message("at most one of terraform and opentofu can be enabled")
+)]
+pub struct TerraformRepositorySpec {
+    /// Which repository, and how to read it.
+    pub repository: Location,
+    /// How often the repository is asked for new commits, with some jitter; one request covers all branches. Default: 1m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_interval: Option<Span>,
+    /// Use Terraform for this repository's layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terraform: Option<Choice>,
+    /// Use OpenTofu for this repository's layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opentofu: Option<Choice>,
+    /// What is done about differences between code and infrastructure, unless the layer says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation_strategy: Option<RemediationStrategy>,
+    /// How drift is looked for, unless the layer says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
+    /// Stop looking at the repository until this is false again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspend: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Location {
+    /// `https://…`, `ssh://…`, `git@host:path`, or `file:///…` where the administrator allows it. Never with a password in it.
+    pub url: GitUrl,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformRepositoryStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Whether the branches below are as recent as the poll interval promises.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RepositoryState>,
+    /// The branches and tags that layers use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub branches: Vec<BranchStatus>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RepositoryState {
+    SyncNeeded,
+    Synced,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BranchStatus {
+    /// The branch, or the full ref of a tag.
+    pub name: String,
+    /// The commit it points to; absent while it has never been seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_rev: Option<CommitId>,
+    /// When the commit or the result last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub last_sync_date: Option<Time>,
+    pub last_sync_status: SyncStatus,
+    /// Why it failed, or that history was rewritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncStatus {
+    Success,
+    Failed,
+}

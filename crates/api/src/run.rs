@@ -1,0 +1,267 @@
+//! TerraformRun: one plan or apply, with its attempts. The spec never changes; a terminal state never changes.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::{CommitId, ObjectName, Sha256};
+
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "terrane.dev",
+    version = "v1alpha1",
+    kind = "TerraformRun",
+    namespaced,
+    status = "TerraformRunStatus",
+    shortname = "tfrun",
+    category = "terrane",
+    derive = "PartialEq",
+    doc = "One plan or one apply of a layer. Terrane makes these; a person reads them.",
+    selectable = ".spec.layer.name",
+    printcolumn(
+        name = "Layer",
+        type_ = "string",
+        json_path = ".spec.layer.name",
+        description = "Whose run this is"
+    ),
+    printcolumn(
+        name = "Action",
+        type_ = "string",
+        json_path = ".spec.action",
+        description = "plan or apply"
+    ),
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.state",
+        description = "How far it is"
+    ),
+    printcolumn(
+        name = "Result",
+        type_ = "string",
+        json_path = ".status.result.message",
+        description = "What came of it"
+    ),
+    printcolumn(
+        name = "Retries",
+        type_ = "integer",
+        json_path = ".status.retries",
+        description = "How often it was tried again",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp",
+        description = "Since when it exists"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self == oldSelf").message("a run's spec never changes"),
+    validation = Rule::new("(self.action == 'apply') == has(self.artifact)").message("an apply names the plan it applies, a plan names none")
+)]
+pub struct TerraformRunSpec {
+    pub layer: LayerRef,
+    pub action: Action,
+    /// Which state it is about: whoever changes this state holds its lock, whatever layer they belong to.
+    pub state: Sha256,
+    /// The plan that is applied, by the bytes that were approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<Artifact>,
+    pub trigger: Trigger,
+    /// How often a failed attempt is followed by another.
+    #[serde(default = "default_max_retries")]
+    #[schemars(range(min = 0, max = 100))]
+    pub max_retries: u32,
+    /// Rounds of plan and apply that failed one after another before this run. They make the pause before the next one longer.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub preceding_failures: u32,
+}
+
+pub const fn default_max_retries() -> u32 {
+    5
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LayerRef {
+    /// A layer of the run's own namespace.
+    pub name: ObjectName,
+    /// The layer's uid: a layer deleted and made again under the same name is another layer.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+    /// The commit that is planned or applied.
+    pub revision: CommitId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    Plan,
+    Apply,
+}
+
+impl Action {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Action::Plan => "plan",
+            Action::Apply => "apply",
+        }
+    }
+
+    /// Whether it may change infrastructure, and so needs the lock of the state.
+    pub const fn mutates(self) -> bool {
+        match self {
+            Action::Plan => false,
+            Action::Apply => true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Artifact {
+    /// The plan's run.
+    pub run: ObjectName,
+    #[schemars(length(min = 1, max = 64))]
+    pub run_uid: String,
+    #[schemars(range(min = 0))]
+    pub attempt: u32,
+    pub sha256: Sha256,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Trigger {
+    pub kind: TriggerKind,
+    /// Who asked, where it was a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub by: Option<String>,
+    /// Why, in words.
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TriggerKind {
+    /// A new commit touches the layer.
+    Commit,
+    /// The last plan is older than the drift interval.
+    Drift,
+    /// A person asked.
+    Manual,
+    /// An earlier apply failed, so the world must be looked at anew.
+    Failure,
+    /// The layer applies its plans by itself.
+    Auto,
+    /// A person approved the plan.
+    Approval,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RunState {
+    Initial,
+    Running,
+    FailureGracePeriod,
+    Retrying,
+    Succeeded,
+    Failed,
+}
+
+impl RunState {
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            RunState::Succeeded | RunState::Failed => true,
+            RunState::Initial | RunState::Running | RunState::FailureGracePeriod | RunState::Retrying => {
+                false
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformRunStatus {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RunState>,
+    #[serde(default)]
+    pub retries: u32,
+    /// Oldest first. An attempt stands here before its pod exists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 101))]
+    pub attempts: Vec<Attempt>,
+    /// The pod of the newest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner_pod: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub finished_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    pub number: u32,
+    pub pod_name: String,
+    /// The sha256 of the description that its runner reads.
+    pub description: Sha256,
+    /// Grows with every holder of the state's lock; what comes with a lower one is refused.
+    pub fence: u64,
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub started_at: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub finished_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_digest: Option<Sha256>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// Why it ended as it did, in one word; `Stale`, `OutcomeUnknown` and the like are reasons, not states.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<PlanSummary>,
+    /// The digest of the plan this run made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_sha256: Option<Sha256>,
+}
+
+/// How many resources a plan would change, in the tools' own words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanSummary {
+    pub add: u32,
+    pub change: u32,
+    pub destroy: u32,
+    /// Outputs that would change; a plan can consist of these alone.
+    #[serde(default)]
+    pub outputs: u32,
+}
+
+impl PlanSummary {
+    pub fn has_changes(&self) -> bool {
+        *self != Self::default()
+    }
+}

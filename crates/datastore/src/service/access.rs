@@ -1,0 +1,74 @@
+//! Who may do what: one function over typed operations, so that the whole matrix can be read and tested in one place.
+
+use api::attempt::Description;
+use api::text::Sha256;
+
+use super::identity::{Caller, Runner};
+use crate::key::{Artefact, Attempt, StateId};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    BundleRead(Sha256),
+    BundleWrite,
+    ArtefactRead(Attempt, Artefact),
+    ArtefactWrite(Attempt, Artefact),
+    LogRead,
+    LogAppend(Attempt),
+    StateRead(StateId),
+    /// Lock, unlock, write: what needs a fence.
+    StateChange(StateId),
+    /// Delete, list versions, read old ones, see locks.
+    StateAdminister,
+}
+
+/// Why not. The words reach the runner's log, so they say what would be right.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a runner may not do this: {0}")]
+pub struct Denied(pub(crate) &'static str);
+
+/// `spec` is the description of the runner's own attempt; a controller has none.
+pub(crate) fn permit(
+    caller: &Caller,
+    spec: Option<&Description>,
+    operation: &Operation,
+) -> Result<(), Denied> {
+    let runner = match caller {
+        Caller::Controller => return Ok(()),
+        Caller::Runner(runner) => runner,
+    };
+    let spec = spec.ok_or(Denied("its attempt has no description in the datastore"))?;
+    if spec.namespace != runner.namespace || !is_own(runner, spec) {
+        return Err(Denied("the description of its attempt belongs to someone else"));
+    }
+    let own = |attempt: &Attempt| attempt == &runner.attempt;
+    let own_state = |id: &StateId| id.as_str() == spec.state.as_str();
+    let allowed = match operation {
+        Operation::BundleRead(sha256) => sha256 == &spec.bundle,
+        Operation::ArtefactRead(attempt, Artefact::Spec) => own(attempt),
+        Operation::ArtefactRead(attempt, Artefact::Plan) => spec
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.run_uid == attempt.run_uid() && plan.attempt == attempt.number()),
+        Operation::ArtefactRead(_, Artefact::PlanJson | Artefact::PlanText | Artefact::Result) => false,
+        Operation::ArtefactWrite(_, Artefact::Spec) => false,
+        Operation::ArtefactWrite(
+            attempt,
+            Artefact::Plan | Artefact::PlanJson | Artefact::PlanText | Artefact::Result,
+        ) => own(attempt),
+        Operation::LogAppend(attempt) => own(attempt),
+        Operation::StateRead(id) => own_state(id),
+        Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
+        Operation::BundleWrite | Operation::LogRead | Operation::StateAdminister => false,
+    };
+    if allowed {
+        Ok(())
+    } else {
+        Err(Denied(
+            "it reads its own description, bundle and plan, and writes its own results, log and, with a fence, its own state; nothing else",
+        ))
+    }
+}
+
+fn is_own(runner: &Runner, spec: &Description) -> bool {
+    spec.run_uid == runner.attempt.run_uid() && spec.attempt == runner.attempt.number()
+}

@@ -1,0 +1,210 @@
+//! Who calls: a token becomes a `Caller`, by asking the Kubernetes API. What a caller may do is decided elsewhere.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::text::Sha256;
+use futures::future::BoxFuture;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::PostParams;
+
+use crate::key::Attempt;
+
+/// How long an answer is believed. A token that is revoked, or a pod that is gone, works at most this much longer.
+const TRUST: Duration = Duration::from_secs(20);
+const CACHE_SIZE: usize = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Terrane's controllers, and administrators of the cluster.
+    Controller,
+    Runner(Runner),
+}
+
+/// A runner, as the Pod that its token is bound to proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runner {
+    pub namespace: String,
+    pub pod: String,
+    pub pod_uid: String,
+    pub attempt: Attempt,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the token is not valid for the datastore: {0}")]
+    Unauthenticated(String),
+    #[error("{0} has no business in the datastore")]
+    Stranger(String),
+    #[error("the Kubernetes API could not be asked about a token: {0}")]
+    Unavailable(String),
+}
+
+/// Turns tokens into callers.
+pub trait Reviewer: Send + Sync + std::fmt::Debug {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, Error>>;
+}
+
+/// Asks the Kubernetes API, and remembers its answer for seconds.
+pub struct KubeReviewer {
+    client: kube::Client,
+    known: Mutex<HashMap<Sha256, (Instant, Arc<Caller>)>>,
+}
+
+impl std::fmt::Debug for KubeReviewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KubeReviewer")
+    }
+}
+
+impl KubeReviewer {
+    pub fn new(client: kube::Client) -> Self {
+        Self { client, known: Mutex::default() }
+    }
+
+    async fn ask(&self, token: &str) -> Result<Caller, Error> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                token: Some(token.to_owned()),
+                audiences: Some(vec![api::DATASTORE_AUDIENCE.to_owned()]),
+            },
+            ..TokenReview::default()
+        };
+        let answer = Api::<TokenReview>::all(self.client.clone())
+            .create(&PostParams::default(), &review)
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))?;
+        let status = answer.status.unwrap_or_default();
+        if status.authenticated != Some(true) {
+            return Err(Error::Unauthenticated(
+                status.error.unwrap_or_else(|| "it is unknown or expired".to_owned()),
+            ));
+        }
+        // An API server that knows nothing of audiences would call any token good.
+        if !status.audiences.unwrap_or_default().iter().any(|audience| audience == api::DATASTORE_AUDIENCE) {
+            return Err(Error::Unauthenticated("it was made for another audience".to_owned()));
+        }
+        let user = status.user.unwrap_or_default();
+        let name = user.username.unwrap_or_default();
+        let controller =
+            format!("system:serviceaccount:{}:{}", api::SYSTEM_NAMESPACE, api::CONTROLLER_ACCOUNT);
+        let is_administrator = user.groups.unwrap_or_default().iter().any(|group| group == "system:masters");
+        if name == controller || is_administrator {
+            return Ok(Caller::Controller);
+        }
+        let Some(namespace) = name
+            .strip_prefix("system:serviceaccount:")
+            .and_then(|rest| rest.split_once(':'))
+            .map(|(namespace, _)| namespace.to_owned())
+        else {
+            return Err(Error::Stranger(name));
+        };
+        let extra = user.extra.unwrap_or_default();
+        let claim = |key: &str| extra.get(key).and_then(|values| values.first()).cloned();
+        let (Some(pod), Some(pod_uid)) =
+            (claim("authentication.kubernetes.io/pod-name"), claim("authentication.kubernetes.io/pod-uid"))
+        else {
+            return Err(Error::Stranger(format!("{name}, whose token is not bound to a pod,")));
+        };
+        let found = Api::<Pod>::namespaced(self.client.clone(), &namespace)
+            .get_opt(&pod)
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))?
+            .ok_or_else(|| Error::Unauthenticated(format!("its pod {namespace}/{pod} is gone")))?;
+        runner_of(&found, namespace, pod, pod_uid).map(Caller::Runner)
+    }
+
+    fn remembered(&self, digest: &Sha256) -> Option<Caller> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, caller) = known.get(digest)?;
+        (since.elapsed() < TRUST).then(|| Caller::clone(caller))
+    }
+
+    fn remember(&self, digest: Sha256, caller: &Caller) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CACHE_SIZE {
+            known.retain(|_, (since, _)| since.elapsed() < TRUST);
+        }
+        // Full of fresh answers: asking again is better than growing.
+        if known.len() < CACHE_SIZE {
+            known.insert(digest, (Instant::now(), Arc::new(caller.clone())));
+        }
+    }
+}
+
+impl Reviewer for KubeReviewer {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, Error>> {
+        Box::pin(async move {
+            let digest = Sha256::of(token.as_bytes());
+            if let Some(caller) = self.remembered(&digest) {
+                return Ok(caller);
+            }
+            let caller = self.ask(token).await?;
+            self.remember(digest, &caller);
+            Ok(caller)
+        })
+    }
+}
+
+/// The run and attempt of a pod: the labels say them, the owner reference proves the run.
+fn runner_of(pod: &Pod, namespace: String, name: String, uid: String) -> Result<Runner, Error> {
+    let stranger = |why: &str| Error::Stranger(format!("the pod {namespace}/{name}, {why},"));
+    if pod.metadata.uid.as_deref() != Some(uid.as_str()) {
+        return Err(Error::Unauthenticated(format!(
+            "its pod {namespace}/{name} is gone, another has its name"
+        )));
+    }
+    let labels = pod.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).cloned();
+    let (Some(run_uid), Some(attempt)) = (label(api::label::RUN_UID), label(api::label::ATTEMPT)) else {
+        return Err(stranger("which has no labels of a run"));
+    };
+    let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
+        owner.kind == "TerraformRun"
+            && owner.api_version == format!("{}/{}", api::GROUP, api::VERSION)
+            && owner.uid == run_uid
+    });
+    if !owned {
+        return Err(stranger("which no TerraformRun owns"));
+    }
+    let number = attempt.parse().map_err(|_| stranger("whose attempt is not a number"))?;
+    let attempt = Attempt::new(run_uid, number).map_err(|_| stranger("whose run has no uid"))?;
+    Ok(Runner { namespace, pod: name, pod_uid: uid, attempt })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn pod(labels: &[(&str, &str)], owner_kind: &str, owner_uid: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {
+                "uid": "pod-uid",
+                "labels": labels.iter().copied().collect::<HashMap<_, _>>(),
+                "ownerReferences": [
+                    {"apiVersion": "terrane.dev/v1alpha1", "kind": owner_kind, "name": "r", "uid": owner_uid}
+                ]
+            }
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pod_speaks_for_the_run_that_owns_it_and_for_no_other() {
+        let labels = [("terrane.dev/run-uid", "run-1"), ("terrane.dev/attempt", "2")];
+        let check = |pod: Pod, uid: &str| runner_of(&pod, "ns".to_owned(), "p".to_owned(), uid.to_owned());
+        let runner = check(pod(&labels, "TerraformRun", "run-1"), "pod-uid").unwrap();
+        assert_eq!(runner.attempt, Attempt::new("run-1", 2).unwrap());
+        assert!(check(pod(&labels, "TerraformRun", "run-2"), "pod-uid").is_err(), "another run owns it");
+        assert!(check(pod(&labels, "Job", "run-1"), "pod-uid").is_err(), "no run owns it");
+        assert!(
+            check(pod(&labels, "TerraformRun", "run-1"), "old-uid").is_err(),
+            "another pod with its name"
+        );
+        assert!(check(pod(&labels[..1], "TerraformRun", "run-1"), "pod-uid").is_err(), "no attempt");
+    }
+}

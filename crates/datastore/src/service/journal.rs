@@ -1,0 +1,295 @@
+//! The life of a state as numbered steps, each written once and holding the whole situation after it: who has the lock,
+//! which version is current, the highest fence seen. Creating the next number decides between two writers, so this
+//! needs no store that can compare and swap, and the history is complete by construction.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use api::text::Sha256;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::store::{self, Store};
+use crate::key::{Key, StateId};
+
+/// Another writer can win a race this often before we give up.
+const TRIES: u32 = 16;
+const CACHE_SIZE: usize = 10_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Kind {
+    Lock,
+    Unlock,
+    Write,
+    Delete,
+}
+
+/// Who holds a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lock {
+    pub id: String,
+    /// The tool's own words: operation, who, version.
+    pub info: serde_json::Value,
+    /// Absent for a lock that was taken by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    pub by: String,
+    pub since: Timestamp,
+}
+
+/// The current content of a state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    pub version: u64,
+    pub sha256: Sha256,
+    pub lineage: Option<String>,
+    pub serial: Option<u64>,
+}
+
+/// One step, and the situation after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    pub number: u64,
+    pub kind: Kind,
+    pub at: Timestamp,
+    pub by: String,
+    /// The highest fence that was ever seen.
+    pub fence: u64,
+    /// How many versions there have been.
+    pub versions: u64,
+    pub head: Option<Head>,
+    pub lock: Option<Lock>,
+}
+
+/// What a change of a state starts from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Situation {
+    pub(crate) number: u64,
+    pub(crate) fence: u64,
+    pub(crate) versions: u64,
+    pub(crate) head: Option<Head>,
+    pub(crate) lock: Option<Lock>,
+}
+
+/// Why a state was left as it is.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error(
+        "this run's fence {own} is lower than {seen}, which was seen already: another run took over this state, so nothing more is written"
+    )]
+    Fenced { own: u64, seen: u64 },
+    #[error("the state is locked by {} since {}", .0.by, .0.since)]
+    Locked(Box<Lock>),
+    #[error("the state is not locked by this run; lock it before writing")]
+    NotLocked,
+    #[error("the lock to release has the id {0}, the one held has another")]
+    OtherLock(String),
+    #[error("the new state has lineage {new}, the stored one {stored}: they are different states")]
+    Lineage { new: String, stored: String },
+    #[error(
+        "the new state has serial {new}, which does not follow the stored serial {stored}: it was made from an older state"
+    )]
+    Serial { new: u64, stored: u64 },
+    #[error("the content is no state: lineage or serial is missing")]
+    NoState,
+    #[error("the state belongs to another namespace")]
+    OtherTenant,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error("step {0} of a state cannot be read: {1}")]
+    Malformed(u64, serde_json::Error),
+    #[error("the state is being changed by too many at once; try again")]
+    Busy,
+}
+
+/// What a change makes of a situation.
+pub(crate) enum Change {
+    /// It already is as wished.
+    Nothing,
+    To {
+        kind: Kind,
+        fence: u64,
+        head: Option<Head>,
+        lock: Option<Lock>,
+    },
+}
+
+pub(crate) struct Journal {
+    store: Store,
+    /// The last step known of each state: a hint where to look, never an answer.
+    hints: Mutex<HashMap<StateId, u64>>,
+}
+
+impl Journal {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store, hints: Mutex::default() }
+    }
+
+    /// The last step of a state, with the namespace it belongs to.
+    pub(crate) async fn last(&self, id: &StateId) -> Result<Option<(String, Step)>, Error> {
+        let hint = self.hints.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied();
+        let mut number = match hint {
+            Some(number) => number,
+            // Cold: one listing finds the end. O(steps of this state).
+            None => self
+                .store
+                .list(&Key::steps_prefix(id))
+                .await?
+                .last()
+                .and_then(|(name, _)| name.parse().ok())
+                .unwrap_or(0),
+        };
+        while self.store.exists(&Key::StateStep(id.clone(), number + 1)).await? {
+            number += 1;
+        }
+        if number == 0 {
+            return Ok(None);
+        }
+        self.hint(id, number);
+        self.step(id, number).await.map(Some)
+    }
+
+    pub(crate) async fn step(&self, id: &StateId, number: u64) -> Result<(String, Step), Error> {
+        let (tenant, content) = self.store.bytes(&Key::StateStep(id.clone(), number)).await?;
+        let step = serde_json::from_slice(&content).map_err(|error| Error::Malformed(number, error))?;
+        Ok((tenant, step))
+    }
+
+    /// Appends one step, or none when `decide` sees no need. `decide` may be asked again when another writer was
+    /// faster, each time with the newer situation.
+    pub(crate) async fn change(
+        &self,
+        id: &StateId,
+        tenant: &str,
+        by: &str,
+        now: Timestamp,
+        mut decide: impl FnMut(&Situation) -> Result<Change, Refused>,
+    ) -> Result<Situation, Error> {
+        for _ in 0..TRIES {
+            let last = self.last(id).await?;
+            if last.as_ref().is_some_and(|(owner, _)| owner != tenant) {
+                return Err(Refused::OtherTenant.into());
+            }
+            let situation = last.map(|(_, step)| Situation::after(step)).unwrap_or_default();
+            let (kind, fence, head, lock) = match decide(&situation)? {
+                Change::Nothing => return Ok(situation),
+                Change::To { kind, fence, head, lock } => (kind, fence, head, lock),
+            };
+            let versions =
+                head.as_ref().map_or(situation.versions, |head| head.version.max(situation.versions));
+            let number = situation.number + 1;
+            let fence = fence.max(situation.fence);
+            let step = Step { number, kind, at: now, by: by.to_owned(), fence, versions, head, lock };
+            let content = serde_json::to_vec(&step).map_err(|error| Error::Malformed(number, error))?;
+            match self.store.put_bytes(&Key::StateStep(id.clone(), number), tenant, content.into()).await {
+                Ok(_) => {
+                    self.hint(id, number);
+                    return Ok(Situation::after(step));
+                }
+                Err(store::Error::Conflict(_)) => {}
+                Err(other) => return Err(other.into()),
+            }
+        }
+        Err(Error::Busy)
+    }
+
+    fn hint(&self, id: &StateId, number: u64) {
+        let mut hints = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        if hints.len() >= CACHE_SIZE && !hints.contains_key(id) {
+            hints.clear();
+        }
+        hints.insert(id.clone(), number);
+    }
+}
+
+impl Situation {
+    fn after(step: Step) -> Self {
+        let Step { number, fence, versions, head, lock, .. } = step;
+        Self { number, fence, versions, head, lock }
+    }
+
+    /// Refuses whoever was overtaken. `None` is a person or controller, who has no fence.
+    fn check_fence(&self, fence: Option<u64>) -> Result<u64, Refused> {
+        match fence {
+            Some(own) if own < self.fence => Err(Refused::Fenced { own, seen: self.fence }),
+            Some(own) => Ok(own),
+            None => Ok(self.fence),
+        }
+    }
+
+    pub(crate) fn lock(&self, wish: &Lock) -> Result<Change, Refused> {
+        let fence = self.check_fence(wish.fence)?;
+        match &self.lock {
+            Some(held) if held.id == wish.id => return Ok(Change::Nothing),
+            // A higher fence is only issued once the holder's pod is known to be gone: its lock is an orphan.
+            Some(held) if held.fence.zip(wish.fence).is_some_and(|(old, new)| old < new) => {}
+            Some(held) => return Err(Refused::Locked(Box::new(held.clone()))),
+            None => {}
+        }
+        Ok(Change::To { kind: Kind::Lock, fence, head: self.head.clone(), lock: Some(wish.clone()) })
+    }
+
+    /// An absent id releases whatever lock there is; only people can ask for that.
+    pub(crate) fn unlock(&self, id: Option<&str>, fence: Option<u64>) -> Result<Change, Refused> {
+        let fence = self.check_fence(fence)?;
+        match (&self.lock, id) {
+            (None, _) => Ok(Change::Nothing),
+            (Some(held), Some(id)) if held.id != id => Err(Refused::OtherLock(id.to_owned())),
+            (Some(_), _) => Ok(Change::To { kind: Kind::Unlock, fence, head: self.head.clone(), lock: None }),
+        }
+    }
+
+    pub(crate) fn write(
+        &self,
+        new: &Head,
+        lock_id: Option<&str>,
+        fence: Option<u64>,
+    ) -> Result<Change, Refused> {
+        let seen = self.check_fence(fence)?;
+        match (&self.lock, fence) {
+            (Some(held), _) if Some(held.id.as_str()) != lock_id => {
+                return Err(Refused::Locked(Box::new(held.clone())));
+            }
+            (None, Some(_)) => return Err(Refused::NotLocked),
+            (Some(_), _) | (None, None) => {}
+        }
+        let (Some(lineage), Some(serial)) = (&new.lineage, new.serial) else { return Err(Refused::NoState) };
+        if let Some(head) = &self.head {
+            if head.sha256 == new.sha256 {
+                return Ok(Change::Nothing);
+            }
+            if let Some(stored) = &head.lineage
+                && stored != lineage
+            {
+                return Err(Refused::Lineage { new: lineage.clone(), stored: stored.clone() });
+            }
+            if let Some(stored) = head.serial
+                && serial <= stored
+            {
+                return Err(Refused::Serial { new: serial, stored });
+            }
+        }
+        let head = Head { version: self.versions + 1, ..new.clone() };
+        Ok(Change::To { kind: Kind::Write, fence: seen, head: Some(head), lock: self.lock.clone() })
+    }
+
+    pub(crate) fn delete(&self) -> Result<Change, Refused> {
+        match (&self.lock, &self.head) {
+            (Some(held), _) => Err(Refused::Locked(Box::new(held.clone()))),
+            (None, None) => Ok(Change::Nothing),
+            (None, Some(_)) => {
+                Ok(Change::To { kind: Kind::Delete, fence: self.fence, head: None, lock: None })
+            }
+        }
+    }
+}

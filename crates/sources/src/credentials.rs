@@ -1,0 +1,173 @@
+//! Credentials for a repository: how a Secret is read into them, and how git is given them. They reach git through
+//! private files only, never through arguments or URLs.
+
+use std::collections::BTreeMap;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::error::Error;
+use crate::process::Surroundings;
+use crate::remote::Remote;
+
+/// Host keys of the large forges, so that an SSH URL of theirs works with nothing but a key in the Secret.
+const FORGE_HOST_KEYS: &str = include_str!("forge_host_keys");
+
+#[derive(Clone, Debug, Default)]
+pub enum Credentials {
+    #[default]
+    Anonymous,
+    Basic {
+        username: String,
+        password: SecretString,
+    },
+    /// A forge's access token; the user name it needs depends on the forge.
+    Token(SecretString),
+    Ssh {
+        private_key: SecretString,
+        known_hosts: Option<String>,
+    },
+}
+
+/// Why a Secret's data are no credentials. Values never appear.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSecret {
+    #[error(
+        "the Secret has none of the keys token, password or ssh-privatekey; add one of them (and username beside password)"
+    )]
+    NothingUsable,
+    #[error("key {0} of the Secret is not text in UTF-8; store it again without changing its encoding")]
+    NotText(&'static str),
+    #[error("key {0} of the Secret is empty; store the value again")]
+    Empty(&'static str),
+}
+
+impl Credentials {
+    /// Reads the data of a Secret. The names are those that users of other tools have in their Secrets already.
+    pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, InvalidSecret> {
+        let text = |name: &'static str| -> Result<Option<String>, InvalidSecret> {
+            let Some(bytes) = data.get(name) else { return Ok(None) };
+            let text = std::str::from_utf8(bytes).map_err(|_| InvalidSecret::NotText(name))?;
+            if text.trim().is_empty() { Err(InvalidSecret::Empty(name)) } else { Ok(Some(text.to_owned())) }
+        };
+        for name in ["ssh-privatekey", "sshPrivateKey", "identity"] {
+            if let Some(mut key) = text(name)? {
+                // OpenSSH refuses a key whose last line has no end, which editors and web forms like to cut off.
+                if !key.ends_with('\n') {
+                    key.push('\n');
+                }
+                return Ok(Self::Ssh { private_key: key.into(), known_hosts: text("known_hosts")? });
+            }
+        }
+        let line = |name| text(name).map(|value| value.map(|value| value.trim().to_owned()));
+        if let Some(token) = line("token")? {
+            return Ok(Self::Token(token.into()));
+        }
+        match (line("username")?, line("password")?) {
+            (Some(username), Some(password)) => Ok(Self::Basic { username, password: password.into() }),
+            (None, Some(password)) => Ok(Self::Token(password.into())),
+            (Some(_), None) | (None, None) => Err(InvalidSecret::NothingUsable),
+        }
+    }
+
+    /// Lays the credentials into git's private directory and points git at them.
+    pub(crate) fn install(&self, remote: &Remote, surroundings: &mut Surroundings) -> Result<(), Error> {
+        match (self, remote) {
+            (Self::Basic { username, password }, Remote::Https { .. }) => {
+                install_askpass(surroundings, username, password)
+            }
+            (Self::Token(token), Remote::Https { host, .. }) => {
+                let username = if host.as_str() == "bitbucket.org" { "x-token-auth" } else { "git" };
+                install_askpass(surroundings, username, token)
+            }
+            (Self::Ssh { private_key, known_hosts }, Remote::Ssh { host, pinned, .. }) => {
+                let key = surroundings.private_file("key", private_key.expose_secret().as_bytes())?;
+                let hosts = surroundings.private_file(
+                    "known_hosts",
+                    known_hosts.as_deref().unwrap_or(FORGE_HOST_KEYS).as_bytes(),
+                )?;
+                let mut command = format!(
+                    "ssh -F /dev/null -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityFile='{}' \
+                     -o StrictHostKeyChecking=yes -o UserKnownHostsFile='{}' -o GlobalKnownHostsFile=/dev/null \
+                     -o PermitLocalCommand=no -o ForwardAgent=no -o ControlMaster=no -o ConnectTimeout=20 \
+                     -o HostKeyAlias='{host}'",
+                    key.display(),
+                    hosts.display(),
+                );
+                if let Some(address) = pinned {
+                    command.push_str(&format!(" -o HostName='{address}'"));
+                }
+                surroundings.set("GIT_SSH_COMMAND", command);
+                surroundings.set("GIT_SSH_VARIANT", "ssh");
+                Ok(())
+            }
+            (Self::Anonymous, Remote::Ssh { url, .. }) => Err(Error::Forbidden {
+                url: url.clone(),
+                why: "an ssh URL needs a Secret with ssh-privatekey; name it in credentials.secretName".to_owned(),
+            }),
+            (Self::Basic { .. } | Self::Token(_), Remote::Ssh { url, .. }) => Err(Error::Forbidden {
+                url: url.clone(),
+                why: "the Secret has a password or token, but an ssh URL needs ssh-privatekey; change one of the two"
+                    .to_owned(),
+            }),
+            (Self::Ssh { .. }, Remote::Https { url, .. }) => Err(Error::Forbidden {
+                url: url.clone(),
+                why: "the Secret has an SSH key, but an https URL needs token or password; change one of the two"
+                    .to_owned(),
+            }),
+            (Self::Anonymous, Remote::Https { .. }) | (_, Remote::File { .. }) => Ok(()),
+        }
+    }
+}
+
+fn install_askpass(
+    surroundings: &mut Surroundings,
+    username: &str,
+    password: &SecretString,
+) -> Result<(), Error> {
+    surroundings.private_file("username", username.as_bytes())?;
+    surroundings.private_file("password", password.expose_secret().as_bytes())?;
+    let program = surroundings.private_program(
+        "askpass",
+        "#!/bin/sh\ncase \"$1\" in\nUsername*) exec cat \"${0%/*}/username\" ;;\n*) exec cat \"${0%/*}/password\" ;;\nesac\n",
+    )?;
+    surroundings.set("GIT_ASKPASS", program);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn secret(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn secrets_of_each_kind_are_understood() {
+        let basic = Credentials::from_secret(&secret(&[("username", "u"), ("password", "p\n")])).unwrap();
+        assert!(matches!(&basic, Credentials::Basic { username, password }
+            if username == "u" && password.expose_secret() == "p"));
+        assert!(matches!(
+            Credentials::from_secret(&secret(&[("token", "t")])).unwrap(),
+            Credentials::Token(_)
+        ));
+        let ssh = Credentials::from_secret(&secret(&[("ssh-privatekey", "KEY")])).unwrap();
+        assert!(matches!(&ssh, Credentials::Ssh { private_key, known_hosts: None }
+            if private_key.expose_secret() == "KEY\n"));
+        assert_eq!(
+            Credentials::from_secret(&secret(&[("username", "u")])).unwrap_err(),
+            InvalidSecret::NothingUsable
+        );
+        assert_eq!(
+            Credentials::from_secret(&secret(&[("token", " \n")])).unwrap_err(),
+            InvalidSecret::Empty("token")
+        );
+    }
+
+    #[test]
+    fn debug_shows_no_value() {
+        let shown = format!("{:?}", Credentials::Token("hunter2".to_owned().into()));
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,453 @@
+//! A scan of Terraform and OpenTofu files for the few facts that are needed before the tool runs: local modules,
+//! version constraints, the backend. It is not a parser of HCL: it reads untrusted bytes inside the controller, so it
+//! is total, linear in the input, without recursion, and gives what it understood of a file that has errors. The tool
+//! itself reports the errors later, with line numbers.
+
+/// What is read of one file; the rest is ignored. Real files are thousands of times smaller.
+const FILE_LIMIT: usize = 4 * 1024 * 1024;
+/// Nesting of blocks and of templates inside strings beyond which the scan stops.
+const DEPTH_LIMIT: usize = 128;
+
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// `source` of each `module` block, as written.
+    pub module_sources: Vec<String>,
+    /// `required_version` of each `terraform` block.
+    pub required_versions: Vec<String>,
+    pub backend: Option<Backend>,
+}
+
+/// Where the code itself says its state lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Named(String),
+    Cloud,
+}
+
+/// Whether the tools read a file of this name as configuration.
+pub fn is_configuration(file_name: &str) -> bool {
+    [".tf", ".tofu", ".tf.json", ".tofu.json"].iter().any(|ending| file_name.ends_with(ending))
+        && !file_name.starts_with('.')
+}
+
+/// Scans one configuration file, in either of the two syntaxes.
+pub fn outline(file_name: &str, content: &[u8]) -> Outline {
+    let content = content.get(..FILE_LIMIT).unwrap_or(content);
+    if file_name.ends_with(".json") { outline_json(content) } else { Scanner::new(content).run() }
+}
+
+impl Outline {
+    pub fn merge(&mut self, other: Outline) {
+        self.module_sources.extend(other.module_sources);
+        self.required_versions.extend(other.required_versions);
+        self.backend = other.backend.or(self.backend.take());
+    }
+
+    fn block_opened(&mut self, stack: &[Vec<String>]) {
+        if let [terraform, inner] = stack
+            && names(terraform).eq(["terraform"])
+        {
+            match inner.first().map(String::as_str) {
+                Some("backend") => self.backend = inner.get(1).cloned().map(Backend::Named),
+                Some("cloud") => self.backend = Some(Backend::Cloud),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn attribute(&mut self, stack: &[Vec<String>], name: &str, literal: Option<String>) {
+        let [block] = stack else { return };
+        let Some(literal) = literal else { return };
+        match (block.first().map(String::as_str), name) {
+            (Some("module"), "source") => self.module_sources.push(literal),
+            (Some("terraform"), "required_version") => self.required_versions.push(literal),
+            (_, _) => {}
+        }
+    }
+}
+
+fn names(header: &[String]) -> impl Iterator<Item = &str> {
+    header.iter().map(String::as_str)
+}
+
+struct Scanner<'a> {
+    input: &'a [u8],
+    at: usize,
+    /// Headers of the blocks that are open, outermost first.
+    stack: Vec<Vec<String>>,
+    found: Outline,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(input: &'a [u8]) -> Self {
+        Self { input, at: 0, stack: Vec::new(), found: Outline::default() }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.input.get(self.at).copied()
+    }
+
+    fn starts_with(&self, prefix: &[u8]) -> bool {
+        self.input.get(self.at..).is_some_and(|rest| rest.starts_with(prefix))
+    }
+
+    /// Each turn consumes at least one byte, so the whole scan is linear in the input.
+    fn run(mut self) -> Outline {
+        if self.starts_with(b"\xef\xbb\xbf") {
+            self.at += 3;
+        }
+        while let Some(byte) = self.peek() {
+            if self.skip_comment() || self.skip_heredoc() {
+                continue;
+            }
+            match byte {
+                b'}' => {
+                    self.stack.pop();
+                    self.at += 1;
+                }
+                _ if is_identifier_start(byte) => self.statement(),
+                b'"' => drop(self.string()),
+                _ => self.at += 1,
+            }
+            if self.stack.len() > DEPTH_LIMIT {
+                break;
+            }
+        }
+        self.found
+    }
+
+    /// An identifier at the start of a statement: an attribute, or the header of a block.
+    fn statement(&mut self) {
+        let mut header = vec![self.identifier()];
+        loop {
+            self.skip_blanks();
+            match self.peek() {
+                Some(b'=') => {
+                    self.at += 1;
+                    let literal = self.expression();
+                    if let [name] = header.as_slice() {
+                        self.found.attribute(&self.stack, name, literal);
+                    }
+                    return;
+                }
+                Some(b'{') => {
+                    self.at += 1;
+                    self.stack.push(header);
+                    self.found.block_opened(&self.stack);
+                    return;
+                }
+                Some(b'"') => header.push(self.string().unwrap_or_default()),
+                Some(byte) if is_identifier_start(byte) => {
+                    let label = self.identifier();
+                    header.push(label);
+                }
+                Some(_) | None => return,
+            }
+            if header.len() > DEPTH_LIMIT {
+                return;
+            }
+        }
+    }
+
+    fn identifier(&mut self) -> String {
+        let start = self.at;
+        while self
+            .peek()
+            .is_some_and(|byte| is_identifier_start(byte) || byte.is_ascii_digit() || byte == b'-')
+        {
+            self.at += 1;
+        }
+        String::from_utf8_lossy(self.input.get(start..self.at).unwrap_or_default()).into_owned()
+    }
+
+    fn skip_blanks(&mut self) {
+        loop {
+            while matches!(self.peek(), Some(b' ' | b'\t' | b'\r')) {
+                self.at += 1;
+            }
+            if !self.starts_with(b"/*") || !self.skip_comment() {
+                return;
+            }
+        }
+    }
+
+    /// Consumes a comment without the newline that ends it.
+    fn skip_comment(&mut self) -> bool {
+        if self.starts_with(b"/*") {
+            self.at += 2;
+            while self.at < self.input.len() && !self.starts_with(b"*/") {
+                self.at += 1;
+            }
+            self.at = (self.at + 2).min(self.input.len());
+            return true;
+        }
+        if self.peek() == Some(b'#') || self.starts_with(b"//") {
+            while self.peek().is_some_and(|byte| byte != b'\n') {
+                self.at += 1;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Consumes an expression up to the newline or the closing brace that ends it; returns its value when it is one
+    /// plain string.
+    fn expression(&mut self) -> Option<String> {
+        let mut literal = None;
+        let mut tokens = 0usize;
+        let mut depth = 0usize;
+        while let Some(byte) = self.peek() {
+            if self.skip_comment() || self.skip_heredoc() {
+                tokens += usize::from(byte == b'<');
+                continue;
+            }
+            match byte {
+                b'\n' if depth == 0 => break,
+                b'}' | b')' | b']' if depth == 0 => break,
+                b'(' | b'[' | b'{' => {
+                    depth += 1;
+                    tokens += 1;
+                    self.at += 1;
+                }
+                b')' | b']' | b'}' => {
+                    depth -= 1;
+                    self.at += 1;
+                }
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                b'"' => {
+                    tokens += 1;
+                    literal = self.string();
+                }
+                _ => {
+                    tokens += 1;
+                    self.at += 1;
+                }
+            }
+        }
+        literal.filter(|_| tokens == 1)
+    }
+
+    /// Consumes a quoted string, templates inside it included; returns its text when it has no template.
+    fn string(&mut self) -> Option<String> {
+        enum Inside {
+            String,
+            Template,
+            Braces,
+        }
+        let mut stack = vec![Inside::String];
+        let mut text = Vec::new();
+        let mut plain = true;
+        self.at += 1;
+        while let Some(byte) = self.peek() {
+            match stack.last() {
+                None => break,
+                Some(Inside::String) => match byte {
+                    b'\\' => {
+                        if let Some(escaped) = self.input.get(self.at + 1) {
+                            text.push(match escaped {
+                                b'n' => b'\n',
+                                b't' => b'\t',
+                                b'r' => b'\r',
+                                other => *other,
+                            });
+                        }
+                        self.at += 2;
+                        continue;
+                    }
+                    b'"' => drop(stack.pop()),
+                    // A newline cannot be inside a quoted string: whoever forgot the quote loses this line only.
+                    b'\n' if stack.len() == 1 => return None,
+                    b'$' | b'%' if self.starts_with(b"$${") || self.starts_with(b"%%{") => {
+                        text.extend_from_slice(&[byte, b'{']);
+                        self.at += 3;
+                        continue;
+                    }
+                    b'$' | b'%' if self.input.get(self.at + 1) == Some(&b'{') => {
+                        plain = false;
+                        stack.push(Inside::Template);
+                        self.at += 2;
+                        continue;
+                    }
+                    other => text.push(other),
+                },
+                Some(Inside::Template | Inside::Braces) => match byte {
+                    b'"' => stack.push(Inside::String),
+                    b'{' => stack.push(Inside::Braces),
+                    b'}' => drop(stack.pop()),
+                    _ => {}
+                },
+            }
+            self.at += 1;
+            if stack.is_empty() {
+                return plain.then(|| String::from_utf8_lossy(&text).into_owned());
+            }
+            if stack.len() > DEPTH_LIMIT {
+                self.at = self.input.len();
+            }
+        }
+        None
+    }
+
+    /// Consumes a heredoc; leaves the newline after its end mark, which also ends the attribute it belongs to.
+    fn skip_heredoc(&mut self) -> bool {
+        if !self.starts_with(b"<<") {
+            return false;
+        }
+        let start = self.at;
+        self.at += 2;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        let mark = self.identifier();
+        if mark.is_empty() {
+            self.at = start;
+            return false;
+        }
+        while self.peek().is_some_and(|byte| byte != b'\n') {
+            self.at += 1;
+        }
+        while self.peek() == Some(b'\n') {
+            let line_start = self.at + 1;
+            self.at = line_start;
+            while self.peek().is_some_and(|byte| byte != b'\n') {
+                self.at += 1;
+            }
+            let line = self.input.get(line_start..self.at).unwrap_or_default();
+            if line.trim_ascii() == mark.as_bytes() {
+                break;
+            }
+        }
+        true
+    }
+}
+
+fn is_identifier_start(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+}
+
+fn outline_json(content: &[u8]) -> Outline {
+    use serde_json::Value;
+    /// The JSON syntax allows an object or a list of objects wherever blocks may repeat.
+    fn objects(value: Option<&Value>) -> impl Iterator<Item = &serde_json::Map<String, Value>> {
+        let (one, many) = match value {
+            Some(Value::Object(map)) => (Some(map), [].as_slice()),
+            Some(Value::Array(items)) => (None, items.as_slice()),
+            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) | None => {
+                (None, [].as_slice())
+            }
+        };
+        one.into_iter().chain(many.iter().filter_map(Value::as_object))
+    }
+    let mut found = Outline::default();
+    // serde_json limits nesting by itself.
+    let Ok(root) = serde_json::from_slice::<Value>(content) else { return found };
+    for modules in objects(root.get("module")) {
+        for module in modules.values().flat_map(|value| objects(Some(value))) {
+            found.module_sources.extend(module.get("source").and_then(Value::as_str).map(str::to_owned));
+        }
+    }
+    for terraform in objects(root.get("terraform")) {
+        found
+            .required_versions
+            .extend(terraform.get("required_version").and_then(Value::as_str).map(str::to_owned));
+        for backend in objects(terraform.get("backend")) {
+            found.backend = backend.keys().next().cloned().map(Backend::Named).or(found.backend.take());
+        }
+        if terraform.contains_key("cloud") {
+            found.backend = Some(Backend::Cloud);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_modules_versions_and_backend_in_a_realistic_file() {
+        let text = br#"
+            # module "no" { source = "./commented" }
+            terraform {
+              required_version = ">= 1.5, < 2.0" // why
+              backend "s3" { bucket = "b" }
+              required_providers { local = { source = "hashicorp/local" } }
+            }
+            /* module "neither" { source = "./block" } */
+            locals {
+              script = <<-EOT
+                module "heredoc" {
+                  source = "./not-this"
+                }
+              EOT
+              text = "module \"quoted\" { source = \"./nor-this\" } ${join(",", [for m in ["a"] : "}${m}{"])}"
+            }
+            module "net" {
+              source = "../modules/net"
+              cidr   = { a = "x", b = ["y", "z"] }[var.k]
+            }
+            module "one_line" { source = "./b" }
+            module "remote" {
+              version = "1.0"
+              source  = "terraform-aws-modules/vpc/aws"
+            }
+            module "computed" { source = "./x/${var.y}" }
+            output "o" { value = { source = "./no" } }
+        "#;
+        assert_eq!(
+            outline("main.tf", text),
+            Outline {
+                module_sources: vec![
+                    "../modules/net".to_owned(),
+                    "./b".to_owned(),
+                    "terraform-aws-modules/vpc/aws".to_owned()
+                ],
+                required_versions: vec![">= 1.5, < 2.0".to_owned()],
+                backend: Some(Backend::Named("s3".to_owned())),
+            }
+        );
+    }
+
+    #[test]
+    fn reads_the_json_syntax() {
+        let text = br#"{"module": {"a": {"source": "./a"}, "b": [{"source": "../b"}]},
+            "terraform": [{"required_version": "~> 1.6", "backend": {"http": {}}}]}"#;
+        let found = outline("main.tf.json", text);
+        assert_eq!(found.module_sources, ["./a", "../b"]);
+        assert_eq!(found.required_versions, ["~> 1.6"]);
+        assert_eq!(found.backend, Some(Backend::Named("http".to_owned())));
+    }
+
+    #[test]
+    fn a_cloud_block_is_a_backend() {
+        assert_eq!(outline("x.tf", b"terraform {\n cloud {}\n}").backend, Some(Backend::Cloud));
+    }
+
+    #[test]
+    fn a_broken_file_still_gives_what_comes_before_the_break() {
+        let found = outline("x.tf", b"module \"a\" { source = \"./a\" }\nmodule \"b { source = ");
+        assert_eq!(found.module_sources, ["./a"]);
+    }
+
+    #[test]
+    fn deep_nesting_ends_quickly_and_quietly() {
+        for unit in ["a {", "\"${", "[", "<<", "{", "x = (", "!"] {
+            outline("x.tf", unit.repeat(200_000).as_bytes());
+        }
+        outline("x.tf.json", "[".repeat(200_000).as_bytes());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_scanned_without_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000)) {
+            outline("x.tf", &bytes);
+            outline("x.tf.json", &bytes);
+        }
+
+        #[test]
+        fn hcl_shaped_text_is_scanned_without_panic(text in "([a-z_]{1,3}|[{}\\[\\]()=\"$%\n #/*<-]){0,200}") {
+            outline("x.tf", text.as_bytes());
+        }
+    }
+}
