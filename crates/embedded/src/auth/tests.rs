@@ -812,3 +812,29 @@ async fn admission_refuses_what_no_right_allows() {
         ),
     );
 }
+
+#[tokio::test]
+async fn a_pod_runs_as_an_account_that_exists() {
+    let (_directory, store) = store_with(&[(
+        "/serviceaccounts",
+        json!({"metadata": {"namespace": "a", "name": "runner"}, "imagePullSecrets": [{"name": "registry"}]}),
+    )])
+    .await;
+    let pods = Resource { resource: "pods", version: "v1", namespace: "a", ..Resource::default() };
+    let complete = |resource, spec: Value| {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
+        admission::complete(&store.snapshot(), resource, &mut pod)
+            .map(|()| pod["spec"].clone())
+            .map_err(|no| no.to_string())
+    };
+    let ran_as = |name: &str| json!({"serviceAccountName": name, "serviceAccount": name});
+    assert_eq!(complete(pods, json!({})), Ok(ran_as("default")));
+    let mut runner = ran_as("runner");
+    runner["imagePullSecrets"] = json!([{"name": "registry"}]);
+    assert_eq!(complete(pods, json!({"serviceAccountName": "runner"})), Ok(runner));
+    assert_eq!(
+        complete(pods, json!({"serviceAccountName": "nobody"})),
+        Err(r#"pods "p" is forbidden: error looking up service account a/nobody: serviceaccount "nobody" not found"#.into())
+    );
+    assert_eq!(complete(Resource { resource: "configmaps", ..pods }, json!({})), Ok(json!({})), "pods only");
+}
