@@ -16,19 +16,28 @@ use std::{
 use embedded::store::{Change, Collection, Event, Key, Op, Options, Snapshot, Store, Stored};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const KILLS: u64 = 30;
 const WRITERS: usize = 16;
 /// Sets the victim apart from the test.
 const VICTIM: &str = "--be-killed-while-writing-to";
 
+const NAME: &str = "store::crash::no_answered_write_is_lost_by_sigkill";
+
 fn main() {
-    let mut arguments = env::args().skip(1);
-    if arguments.next().as_deref() == Some(VICTIM) {
-        victim(Path::new(&arguments.next().unwrap()));
-    } else {
-        survives_kill();
-        println!("test no_answered_write_is_lost_by_sigkill ... ok");
+    let arguments = env::args().skip(1).collect::<Vec<_>>();
+    if let [victim_argument, path] = &arguments[..]
+        && victim_argument == VICTIM
+    {
+        return victim(Path::new(path));
+    }
+    // As with other tests: words choose by name, `--seed=<number>` repeats a run's choices.
+    let mut words = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    if words.peek().is_none() || words.any(|word| NAME.contains(word)) {
+        let seed = arguments.iter().find_map(|argument| argument.strip_prefix("--seed="));
+        survives_kill(seed.map_or_else(rand::random, |seed| seed.parse().unwrap()));
+        println!("test {NAME} ... ok");
     }
 }
 
@@ -48,21 +57,20 @@ fn victim(path: &Path) {
     let store = Store::open(path, options()).unwrap();
     let output = Arc::new(Mutex::new(std::io::stdout()));
     runtime.block_on(async {
-        let past = store.snapshot().revision();
-        let compacting = tokio::spawn({
-            let store = store.clone();
-            async move {
-                for revision in (past.saturating_sub(2000)..=past).step_by(5) {
-                    store.compact(revision).await.unwrap();
-                }
-            }
-        });
-        let writers =
-            (0..WRITERS).map(|writer| tokio::spawn(write_forever(store.clone(), writer, output.clone())));
-        let (compacted, written) = tokio::join!(compacting, futures::future::join_all(writers));
-        compacted.unwrap();
-        panic!("writers ended: {written:?}");
+        let mut tasks = JoinSet::new();
+        for writer in 0..WRITERS {
+            tasks.spawn(write_forever(store.clone(), writer, output.clone()));
+        }
+        compact_the_past(&store).await;
+        panic!("a writer ended: {:?}", tasks.join_next().await);
     });
+}
+
+async fn compact_the_past(store: &Store) {
+    let past = store.snapshot().revision();
+    for revision in (past.saturating_sub(2000)..=past).step_by(5) {
+        store.compact(revision).await.unwrap();
+    }
 }
 
 async fn write_forever(store: Store, writer: usize, output: Arc<Mutex<std::io::Stdout>>) {
@@ -74,7 +82,7 @@ async fn write_forever(store: Store, writer: usize, output: Arc<Mutex<std::io::S
         let current = store.snapshot().get(&key);
         let (op, state) = match current {
             None => (Op::Create { key: key.clone(), object }, "there"),
-            Some(current) if count % 5 == 0 => {
+            Some(current) if count.is_multiple_of(5) => {
                 (Op::Delete { key: key.clone(), expected: current.revision, object }, "gone")
             }
             Some(current) => (Op::Update { key: key.clone(), expected: current.revision, object }, "there"),
@@ -125,9 +133,8 @@ fn live_and_die(path: &Path, answers_before_death: usize) -> Answers {
     answers
 }
 
-fn survives_kill() {
-    let seed = env::var("STORE_CRASH_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("STORE_CRASH_SEED={seed} repeats this run's choices");
+fn survives_kill(seed: u64) {
+    println!("running with --seed={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("store.db");
