@@ -266,19 +266,19 @@ pub fn now() -> Timestamp {
 }
 
 fn admit(api: &Api, call: &Call, snapshot: &Snapshot, change: Change<'_>) -> Result<()> {
-    let write = admission::Write {
-        identity: &call.identity,
-        resource: Resource {
-            group: &call.path.group,
-            version: &call.path.version,
-            resource: &call.path.resource,
-            subresource: &call.path.subresource,
-            name: &call.path.name,
-            namespace: call.namespace().unwrap_or_default(),
-        },
-        change,
-    };
+    let write = admission::Write { identity: &call.identity, resource: resource(call), change };
     Ok(admission::admit(&api.options.authorizer, snapshot, &write)?)
+}
+
+fn resource(call: &Call) -> Resource<'_> {
+    Resource {
+        group: &call.path.group,
+        version: &call.path.version,
+        resource: &call.path.resource,
+        subresource: &call.path.subresource,
+        name: &call.path.name,
+        namespace: call.namespace().unwrap_or_default(),
+    }
 }
 
 pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()> {
@@ -352,6 +352,7 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
     }
     strategy::default(kind, &mut object);
     let snapshot = api.store.snapshot();
+    admission::complete(&snapshot, resource(call), &mut object)?;
     admit(api, call, &snapshot, Change::Create { object: &object })?;
     // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
     let mut object = if options.is_apply() {
