@@ -50,13 +50,13 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
         (Shape::Whole, _) => {
             let items: Vec<Value> =
                 page.objects.iter().map(|object| view::value(&call.kind, object)).collect();
-            let list = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(page), "items": items});
+            let list = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(call, page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Metadata, _) => {
             let items: Vec<Value> =
                 page.objects.iter().map(|object| view::partial(&view::value(&call.kind, object))).collect();
-            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata(page), "items": items});
+            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata(call, page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Table(include), _) => {
@@ -66,7 +66,7 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
                 .iter()
                 .map(|object| table::row(&call.kind, &view::value(&call.kind, object), include, now))
                 .collect();
-            respond::encoded(call.accept, StatusCode::OK, &table::whole(&call.kind, rows, metadata(page)))
+            respond::encoded(call.accept, StatusCode::OK, &table::whole(&call.kind, rows, metadata(call, page)))
         }
     }
 }
@@ -219,8 +219,13 @@ fn go_quoted(letter: char) -> String {
     }
 }
 
-fn metadata(page: &Page) -> Value {
+fn metadata(call: &Call, page: &Page) -> Value {
     let mut metadata = json!({"resourceVersion": page.snapshot.revision().to_string()});
+    // Lists of custom resources show the token also where there is none.
+    let whole = call.accept.shape == Shape::Whole;
+    if let (None, true, None, Some(fields)) = (call.kind.builtin(), whole, &page.token, metadata.as_object_mut()) {
+        fields.insert("continue".to_owned(), "".into());
+    }
     if let (Some(token), Some(fields)) = (&page.token, metadata.as_object_mut()) {
         fields.insert("continue".to_owned(), token.as_str().into());
         if let Some(remaining) = page.remaining {
@@ -234,7 +239,7 @@ fn metadata(page: &Page) -> Value {
 fn concatenated(call: &Call, page: &Page) -> Response {
     let size: usize = page.objects.iter().map(|object| object.bytes.len() + 16).sum();
     let mut out = BytesMut::with_capacity(size + 512);
-    let head = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(page)}).to_string();
+    let head = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(call, page)}).to_string();
     out.put_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
     out.put_slice(b",\"items\":[");
     for (index, object) in page.objects.iter().enumerate() {

@@ -45,6 +45,14 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
         );
         return Err(unrecognized_plain(kind, &why, bytes));
     }
+    // A custom resource says itself what it is; a built-in kind may leave that to the path.
+    for (field, shown) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
+        let given = decoded.value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if kind.builtin().is_none() && given.is_empty() {
+            let why = format!("Object '{shown}' is missing in '{}'", String::from_utf8_lossy(bytes));
+            return Err(unrecognized_plain(kind, &why, bytes));
+        }
+    }
     check(call, decoded, validation)
 }
 
@@ -171,7 +179,7 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
     // Of a custom resource the kind is validated with the rest, so that all faults are told together.
     if !name.is_empty() && *name != *kind.kind {
         let cause = Cause::invalid("kind", &name.into(), &format!("must be {}", kind.kind));
-        return Err(Status::invalid(kind, meta::name(object), vec![cause]));
+        return Err(Status::invalid_named(&kind.group, name, meta::name(object), vec![cause]));
     }
     Ok(())
 }
@@ -440,16 +448,12 @@ impl Update<'_> {
         Err(Status::modified(&call.kind, &call.path.name))
     }
 
-    /// An object that is to be changed by uid or revision cannot be made instead.
+    /// An object that is to be changed by its uid cannot be made instead.
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
             let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
-        }
-        let revision = meta::text(meta::of(object), "resourceVersion");
-        if !revision.is_empty() && revision != "0" && !self.options.is_apply() {
-            return Err(Status::not_found(&self.call.kind, &self.call.path.name));
         }
         Ok(())
     }
