@@ -1,2 +1,29 @@
 //! `cargo xtask`: what a developer runs beside the compiler.
-fn main() {}
+
+mod generate;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "What a developer runs beside the compiler")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Write the files that are generated from the code
+    Gen {
+        /// Change nothing; fail when a file is not what the code says
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().task {
+        Task::Gen { check: true } => generate::check(),
+        Task::Gen { check: false } => generate::write(),
+    }
+}

@@ -32,7 +32,7 @@ pub struct Description {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_version: Option<String>,
     /// The state kept in the datastore, used when the code names no backend.
-    pub state: String,
+    pub state: Sha256,
     /// The plan an apply applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSource>,
@@ -111,5 +111,16 @@ impl Reason {
             Reason::BadInput => "BadInput",
             Reason::Interrupted => "Interrupted",
         }
+    }
+}
+
+impl Description {
+    /// The exact bytes that are stored; field order is that of the type, so the same description has the same bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn digest(&self) -> Sha256 {
+        Sha256::of(&self.to_bytes())
     }
 }

@@ -82,9 +82,6 @@ pub struct TerraformLayerSpec {
     /// What is done about differences between code and infrastructure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
-    /// How many finished runs are kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_history_policy: Option<RunHistoryPolicy>,
     /// How drift is looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
@@ -119,15 +116,6 @@ pub struct OnError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_retries: Option<u32>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RunHistoryPolicy {
-    /// How many finished runs of the layer are kept, with their logs and plans. Default: 5.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1000))]
-    pub runs: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
+use crate::layer::{Drift, RemediationStrategy};
 use crate::text::{CommitId, GitUrl, Span};
 use crate::tool::Choice;
 
@@ -73,9 +73,6 @@ pub struct TerraformRepositorySpec {
     /// What is done about differences between code and infrastructure, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
-    /// How many finished runs of a layer are kept, unless the layer says otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_history_policy: Option<RunHistoryPolicy>,
     /// How drift is looked for, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,

@@ -65,6 +65,8 @@ use crate::text::{CommitId, ObjectName, Sha256};
 pub struct TerraformRunSpec {
     pub layer: LayerRef,
     pub action: Action,
+    /// Which state it is about: whoever changes this state holds its lock, whatever layer they belong to.
+    pub state: Sha256,
     /// The plan that is applied, by the bytes that were approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Artifact>,
@@ -73,6 +75,10 @@ pub struct TerraformRunSpec {
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
     pub max_retries: u32,
+    /// Rounds of plan and apply that failed one after another before this run. They make the pause before the next one longer.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub preceding_failures: u32,
 }
 
 pub const fn default_max_retries() -> u32 {

@@ -1,1 +1,145 @@
-//! The controllers.
+//! The controllers: they observe through the Kubernetes API, let `engine` decide, and act. No choice is made here.
+//!
+//! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
+
+mod error;
+mod layer;
+mod repository;
+mod run;
+mod source;
+mod status;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
+use engine::{Settings, Wake};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use tokio_util::sync::CancellationToken;
+
+pub use error::{Class, Error};
+pub use source::Desk;
+
+/// What every reconcile can reach.
+#[derive(Clone)]
+pub struct Context {
+    pub client: Client,
+    pub datastore: datastore::Client,
+    pub desk: Arc<Desk>,
+    pub settings: Arc<Settings>,
+    /// Time comes in here and nowhere else.
+    pub now: fn() -> Timestamp,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Objects of one kind that are reconciled at the same time. Reconciles wait for the API only, so a few do.
+const CONCURRENCY: u16 = 8;
+
+/// Runs the controllers until they are told to stop. Returns when the reconciles under way have ended.
+pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error> {
+    let config = || watcher::Config::default().any_semantic();
+    let ours = || watcher::Config::default().labels(&format!("{}=terrane", label::MANAGED_BY));
+    let client = || context.client.clone();
+    let options = || Config::default().concurrency(CONCURRENCY);
+    let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
+    let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
+
+    let layers_of_desk = context.desk.clone();
+    let repositories = Controller::new(Api::<TerraformRepository>::all(client()), config())
+        .with_config(options())
+        .watches(Api::<TerraformLayer>::all(client()), config(), |layer: TerraformLayer| {
+            let namespace = layer.namespace().unwrap_or_default();
+            Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
+        })
+        .reconcile_on(repository_news)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| measured(repository::reconcile(object, context)),
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("TerraformRepository", result) });
+
+    let layers = Controller::new(Api::<TerraformLayer>::all(client()), config())
+        .with_config(options())
+        .owns(Api::<TerraformRun>::all(client()), config())
+        .watches(Api::<TerraformApproval>::all(client()), config(), |approval: TerraformApproval| {
+            let namespace = approval.namespace().unwrap_or_default();
+            Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))
+        })
+        .watches(
+            Api::<TerraformRepository>::all(client()),
+            config(),
+            move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
+        )
+        .reconcile_on(layer_news)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| measured(layer::reconcile(object, context)),
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("TerraformLayer", result) });
+
+    let runs = Controller::new(Api::<TerraformRun>::all(client()), config())
+        .with_config(options())
+        .owns(Api::<Pod>::all(client()), ours())
+        .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
+        .reconcile_on(run_news)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(|object, context| measured(run::reconcile(object, context)), on_error, Arc::new(context.clone()))
+        .for_each(|result| async move { log("TerraformRun", result) });
+
+    let desk = context.desk.clone().work(stop.clone());
+    tokio::join!(repositories, layers, runs, desk);
+    Ok(())
+}
+
+async fn measured(reconcile: impl Future<Output = Result<Wake, Error>>) -> Result<Action, Error> {
+    Ok(match reconcile.await? {
+        Wake::OnChange => Action::await_change(),
+        Wake::At(at) => {
+            let left = at.duration_since(Timestamp::now());
+            Action::requeue(std::time::Duration::try_from(left).unwrap_or_default())
+        }
+    })
+}
+
+/// The one place that maps the class of an error to the time of the next try.
+fn on_error<K>(_: Arc<K>, error: &Error, _: Arc<Context>) -> Action {
+    Action::requeue(error.class().pause())
+}
+
+fn log<K: kube::Resource>(
+    kind: &'static str,
+    result: Result<(ObjectRef<K>, Action), kube::runtime::controller::Error<Error, watcher::Error>>,
+) where
+    K::DynamicType: std::fmt::Debug + Clone + Eq + std::hash::Hash,
+{
+    match result {
+        Ok(_) => {}
+        Err(kube::runtime::controller::Error::ReconcilerFailed(error, object)) => match error.class() {
+            Class::Conflict => {
+                tracing::debug!(kind, name = object.name, "someone else wrote first; looking again")
+            }
+            Class::Transient => tracing::warn!(kind, name = object.name, %error, "will be tried again"),
+            Class::Invalid | Class::Bug => {
+                tracing::error!(kind, name = object.name, %error, "could not be reconciled")
+            }
+        },
+        Err(kube::runtime::controller::Error::ObjectNotFound(_)) => {}
+        Err(error) => tracing::warn!(kind, %error, "the watch was interrupted and goes on"),
+    }
+}

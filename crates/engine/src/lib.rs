@@ -1,1 +1,98 @@
-//! Decisions.
+//! What is needed next, decided from what was observed. Everything here is a pure function of its arguments: no clock, no IO,
+//! no randomness, and no way to fail. A rule about *when* belongs here; a rule about *how to read or write* belongs in
+//! `controllers`.
+
+pub mod layer;
+pub mod manifests;
+pub mod names;
+pub mod repository;
+pub mod retry;
+pub mod run;
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+/// What is known about something outside. `Unknown` is not `Absent`: nothing is ever started because a read failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read<T> {
+    Present(T),
+    Absent,
+    Unknown,
+}
+
+impl<T> Read<T> {
+    pub fn as_ref(&self) -> Read<&T> {
+        match self {
+            Read::Present(value) => Read::Present(value),
+            Read::Absent => Read::Absent,
+            Read::Unknown => Read::Unknown,
+        }
+    }
+
+    pub fn present(self) -> Option<T> {
+        match self {
+            Read::Present(value) => Some(value),
+            Read::Absent | Read::Unknown => None,
+        }
+    }
+}
+
+/// When an object is looked at again if nothing about it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    OnChange,
+    At(Timestamp),
+}
+
+impl Wake {
+    /// The earlier of two wishes.
+    pub fn sooner(self, other: Wake) -> Wake {
+        match (self, other) {
+            (Wake::OnChange, wake) | (wake, Wake::OnChange) => wake,
+            (Wake::At(a), Wake::At(b)) => Wake::At(a.min(b)),
+        }
+    }
+}
+
+/// An Event for people who read `kubectl describe`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    pub severity: Severity,
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+/// What the administrator decides for all layers, where neither layer nor repository says otherwise.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub poll_interval: Duration,
+    pub drift_interval: Duration,
+    pub max_retries: u32,
+    pub retry: retry::Policy,
+    pub runner: manifests::RunnerSettings,
+}
+
+impl Settings {
+    pub fn new(runner: manifests::RunnerSettings) -> Self {
+        Self {
+            poll_interval: Duration::from_secs(60),
+            drift_interval: Duration::from_secs(30 * 60),
+            max_retries: api::run::default_max_retries(),
+            retry: retry::Policy::default(),
+            runner,
+        }
+    }
+}
+
+/// `at + span`, staying inside what a timestamp can hold.
+pub fn later(at: Timestamp, span: Duration) -> Timestamp {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
+    at.saturating_add(span).unwrap_or(Timestamp::MAX)
+}

@@ -1,1 +1,6 @@
-//! Test kit.
+//! What the tests of every crate share: a real Kubernetes API to compare with, and children that
+//! never outlive a test. Nothing here is part of the product.
+
+pub mod cluster;
+pub mod process;
+pub mod tools;

@@ -1,0 +1,47 @@
+# Every target installs what it needs first: see `tools/setup --help`.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup build up test lint gen bench
+
+SCRIPTS := tools/setup .ci/run
+# Resolved when a recipe runs, not before: the directory may not exist yet.
+TOOLS = $$(tools/setup path)
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what all the other targets need
+	@tools/setup build up test lint
+
+build: ## Build target/release/terrane
+	@tools/setup build
+	cargo build --release --locked --package terrane
+
+up: build ## Run Terrane on this machine with a demo
+	@tools/setup up
+	PATH="$$PATH:$(TOOLS)" target/release/terrane up --demo
+
+test: ## Run every test, those on a real Kubernetes API included
+	@tools/setup test
+	TERRANE_TOOLS="$(TOOLS)" cargo test --workspace --locked
+
+lint: ## Check formatting, lints, dependencies, generated files and scripts
+	@tools/setup lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	"$(TOOLS)/cargo-deny" --locked check bans licenses sources
+	@if timeout 60 "$(TOOLS)/cargo-deny" fetch db >/dev/null 2>&1; then \
+		set -x; "$(TOOLS)/cargo-deny" --locked check --disable-fetch advisories; \
+	else \
+		echo "The database of advisories cannot be fetched: advisories are not checked."; \
+	fi
+	cargo xtask gen --check
+	"$(TOOLS)/shellcheck" --external-sources $(SCRIPTS)
+
+gen: ## Write the generated files
+	cargo xtask gen
+
+bench: ## Measure beside a real Kubernetes API
+	@tools/setup test
+	TERRANE_TOOLS="$(TOOLS)" cargo xtask bench

@@ -1,0 +1,64 @@
+//! What can go wrong in a reconcile, in four classes.
+
+use std::time::Duration;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{doing}: {source}")]
+    Api { doing: &'static str, source: Box<kube::Error> },
+    #[error("{doing}: {source}")]
+    Datastore { doing: &'static str, source: datastore::client::Error },
+    #[error("the run's uid cannot name artefacts: {0}")]
+    BadUid(datastore::key::Error),
+    #[error("the controllers are already running in this process")]
+    DeskTaken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Passes by itself.
+    Transient,
+    /// Someone else wrote first.
+    Conflict,
+    /// The API refuses what we ask for; only a change of an object or of our rights helps.
+    Invalid,
+    /// Ours.
+    Bug,
+}
+
+impl Class {
+    pub fn pause(self) -> Duration {
+        match self {
+            Class::Conflict => Duration::from_millis(20),
+            Class::Transient => Duration::from_secs(2),
+            Class::Invalid => Duration::from_secs(30),
+            Class::Bug => Duration::from_secs(60),
+        }
+    }
+}
+
+impl Error {
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => match status.code {
+                    404 | 409 => Class::Conflict,
+                    429 | 500..=599 => Class::Transient,
+                    _ => Class::Invalid,
+                },
+                _ => Class::Transient,
+            },
+            Error::Datastore { .. } => Class::Transient,
+            Error::BadUid(_) | Error::DeskTaken => Class::Bug,
+        }
+    }
+}
+
+/// Attaches what was being done to a failed request.
+pub(crate) fn doing(doing: &'static str) -> impl FnOnce(kube::Error) -> Error {
+    move |source| Error::Api { doing, source: Box::new(source) }
+}
+
+pub(crate) fn storing(doing: &'static str) -> impl FnOnce(datastore::client::Error) -> Error {
+    move |source| Error::Datastore { doing, source }
+}

@@ -1,0 +1,130 @@
+//! The layer controller's loop.
+
+use std::sync::Arc;
+
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use engine::layer::{Decision, Effect, Observed, Source, decide};
+use engine::{Read, Wake};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt};
+
+use crate::error::{Error, doing};
+use crate::source::{Place, Waiting};
+use crate::{Context, status};
+
+pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
+    let namespace = layer.namespace().unwrap_or_default();
+    let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
+    let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
+        context.desk.unfollow(&namespace, &layer.name_any());
+        return Ok(Wake::OnChange);
+    };
+    if layer.metadata.deletion_timestamp.is_some() {
+        return Ok(Wake::OnChange);
+    }
+    context.desk.follow(&layer);
+    let repository = observe_repository(&layer, &namespace, &context).await?;
+    let source = observe_source(&layer, repository.as_ref(), &context);
+    let runs = observe_runs(&layer, &namespace, &context).await?;
+    let approvals = observe_approvals(&layer, &namespace, &context).await?;
+    let decision = decide(&Observed {
+        now: (context.now)(),
+        layer: &layer,
+        repository: repository.as_ref().map_or(Read::Absent, Read::Present),
+        source,
+        runs: &runs,
+        approvals: &approvals,
+        settings: &context.settings,
+    });
+    act(&api, &layer, decision, &context).await
+}
+
+async fn observe_repository(
+    layer: &TerraformLayer,
+    namespace: &str,
+    context: &Context,
+) -> Result<Option<TerraformRepository>, Error> {
+    let api = Api::<TerraformRepository>::namespaced(context.client.clone(), namespace);
+    api.get_opt(layer.spec.repository.name.as_str()).await.map_err(doing("read the layer's repository"))
+}
+
+/// What the layer's branch holds, as far as the repository's status and the desk know.
+fn observe_source(
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+    context: &Context,
+) -> Read<Result<Source, String>> {
+    let Some(repository) = repository else { return Read::Absent };
+    let branches = repository.status.as_ref().map_or(&[][..], |s| s.branches.as_slice());
+    let Some(branch) = branches.iter().find(|b| b.name == layer.spec.branch.as_str()) else {
+        return Read::Absent;
+    };
+    let Some(head) = &branch.latest_rev else {
+        let why = branch.message.clone().unwrap_or_else(|| "the branch was never seen".to_owned());
+        return Read::Present(Err(format!("branch {}: {why}", branch.name)));
+    };
+    let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
+    match context.desk.relevant(&Place::of(repository), head, &layer.spec.path, waiting) {
+        Read::Present(Ok(relevant)) => Read::Present(Ok(Source { head: head.clone(), relevant })),
+        Read::Present(Err(why)) => Read::Present(Err(why)),
+        Read::Absent => Read::Absent,
+        Read::Unknown => Read::Unknown,
+    }
+}
+
+/// The runs of this incarnation of the layer. O(runs kept for the layer): the field is indexed by the API's selector.
+async fn observe_runs(
+    layer: &TerraformLayer,
+    namespace: &str,
+    context: &Context,
+) -> Result<Vec<TerraformRun>, Error> {
+    let api = Api::<TerraformRun>::namespaced(context.client.clone(), namespace);
+    let ours = ListParams::default().fields(&format!("spec.layer.name={}", layer.name_any()));
+    let runs = api.list(&ours).await.map_err(doing("list the layer's runs"))?;
+    let uid = layer.uid();
+    Ok(runs.items.into_iter().filter(|run| Some(&run.spec.layer.uid) == uid.as_ref()).collect())
+}
+
+/// Approvals name the layer; the plan they name decides whether they count.
+async fn observe_approvals(
+    layer: &TerraformLayer,
+    namespace: &str,
+    context: &Context,
+) -> Result<Vec<TerraformApproval>, Error> {
+    let api = Api::<TerraformApproval>::namespaced(context.client.clone(), namespace);
+    let all = api.list(&ListParams::default()).await.map_err(doing("list approvals"))?;
+    let name = layer.name_any();
+    Ok(all.items.into_iter().filter(|approval| approval.spec.layer.as_str() == name).collect())
+}
+
+async fn act(
+    api: &Api<TerraformLayer>,
+    layer: &TerraformLayer,
+    decision: Decision,
+    context: &Context,
+) -> Result<Wake, Error> {
+    if layer.status.as_ref() != Some(&decision.status) {
+        let mut changed = layer.clone();
+        changed.status = Some(decision.status);
+        status::replace(api, &changed, "write the layer's status").await?;
+    }
+    for effect in decision.effects {
+        match effect {
+            Effect::CreateRun(run) => create_run(&run, context).await?,
+        }
+    }
+    Ok(decision.wake)
+}
+
+/// The name says what the run is for, so one that exists is the one we wanted.
+async fn create_run(run: &TerraformRun, context: &Context) -> Result<(), Error> {
+    let api = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    match api.create(&PostParams::default(), run).await {
+        Ok(_) => {
+            tracing::info!(layer = %run.spec.layer.name, run = run.name_any(), reason = run.spec.trigger.reason, "started a run");
+            Ok(())
+        }
+        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(()),
+        Err(error) => Err(doing("create a run")(error)),
+    }
+}

@@ -1,0 +1,79 @@
+//! The repository controller's loop.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::text::RefName;
+use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
+use engine::Wake;
+use engine::repository::{Effect, Observed, decide};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use crate::error::{Error, doing};
+use crate::source::Place;
+use crate::{Context, status};
+
+pub(crate) async fn reconcile(
+    repository: Arc<TerraformRepository>,
+    context: Arc<Context>,
+) -> Result<Wake, Error> {
+    let namespace = repository.namespace().unwrap_or_default();
+    let api = Api::<TerraformRepository>::namespaced(context.client.clone(), &namespace);
+    let Some(repository) = api.get_opt(&repository.name_any()).await.map_err(doing("read the repository"))?
+    else {
+        return Ok(Wake::OnChange);
+    };
+    let wanted = observe_branches(&repository, &namespace, &context).await?;
+    let place = Place::of(&repository);
+    let (look, looking) = context.desk.look(&place);
+    let decision = decide(&Observed {
+        now: (context.now)(),
+        repository: &repository,
+        wanted: &wanted,
+        look: look.as_ref(),
+        looking,
+        jitter: jitter(&place.uid),
+        settings: &context.settings,
+    });
+    for effect in decision.effects {
+        match effect {
+            Effect::Look => context.desk.look_again(&place),
+        }
+    }
+    apply_status(&api, &repository, decision.status).await?;
+    Ok(decision.wake)
+}
+
+/// The branches that layers of the namespace follow in this repository. O(layers of the namespace).
+async fn observe_branches(
+    repository: &TerraformRepository,
+    namespace: &str,
+    context: &Context,
+) -> Result<BTreeSet<RefName>, Error> {
+    let layers = Api::<TerraformLayer>::namespaced(context.client.clone(), namespace);
+    let layers =
+        layers.list(&ListParams::default()).await.map_err(doing("list the layers of the repository"))?;
+    let name = repository.name_any();
+    let follows = |layer: &TerraformLayer| layer.spec.repository.name.as_str() == name;
+    Ok(layers.items.into_iter().filter(follows).map(|layer| layer.spec.branch).collect())
+}
+
+async fn apply_status(
+    api: &Api<TerraformRepository>,
+    repository: &TerraformRepository,
+    next: TerraformRepositoryStatus,
+) -> Result<(), Error> {
+    if repository.status.as_ref() == Some(&next) {
+        return Ok(());
+    }
+    let mut changed = repository.clone();
+    changed.status = Some(next);
+    status::replace(api, &changed, "write the repository's status").await.map(drop)
+}
+
+/// The same for a repository at every restart, spread evenly over many: the first digits of its uid.
+fn jitter(uid: &str) -> f64 {
+    let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(4).collect();
+    f64::from(u16::from_str_radix(&digits, 16).unwrap_or_default()) / f64::from(u16::MAX)
+}

@@ -1,0 +1,107 @@
+//! The lock of a state: a Lease in the system namespace whose `leaseTransitions` is the fence. It never expires by time: a
+//! holder that is silent may still be changing infrastructure.
+
+use api::{SYSTEM_NAMESPACE, TerraformRun, label};
+use engine::Read;
+use engine::names;
+use engine::run::Lock;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::PostParams;
+use kube::core::ObjectMeta;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+use crate::Context;
+use crate::error::{Error, doing};
+
+/// On the Lease: the run that holds it, so that its change wakes that run; and the run that waits next.
+const HOLDER_NAMESPACE: &str = "terrane.dev/holder-namespace";
+const HOLDER_NAME: &str = "terrane.dev/holder-name";
+
+fn leases(context: &Context) -> Api<Lease> {
+    Api::namespaced(context.client.clone(), SYSTEM_NAMESPACE)
+}
+
+pub(super) async fn read(run: &TerraformRun, context: &Context) -> Result<Read<Lock>, Error> {
+    let lease = leases(context)
+        .get_opt(&names::lease(&run.spec.state))
+        .await
+        .map_err(doing("read the state's lock"))?;
+    Ok(lease.map_or(Read::Absent, |lease| Read::Present(view(&lease))))
+}
+
+fn view(lease: &Lease) -> Lock {
+    let spec = lease.spec.clone().unwrap_or_default();
+    Lock {
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        fence: u64::try_from(spec.lease_transitions.unwrap_or_default()).unwrap_or_default(),
+    }
+}
+
+/// Takes the lock only if nobody holds it; the fence grows by one. A race is lost by a conflict, never by overwriting.
+pub(super) async fn take(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
+    let api = leases(context);
+    let found = api.get_opt(name).await.map_err(doing("read the state's lock"))?;
+    let spec = |fence: i32| LeaseSpec {
+        holder_identity: run.uid(),
+        acquire_time: Some(MicroTime((context.now)())),
+        lease_transitions: Some(fence),
+        ..LeaseSpec::default()
+    };
+    let holder = [
+        (HOLDER_NAMESPACE.to_owned(), run.namespace().unwrap_or_default()),
+        (HOLDER_NAME.to_owned(), run.name_any()),
+    ];
+    match found {
+        None => {
+            let lease = Lease {
+                metadata: ObjectMeta {
+                    name: Some(name.to_owned()),
+                    labels: Some([(label::MANAGED_BY.to_owned(), "terrane".to_owned())].into()),
+                    annotations: Some(holder.into()),
+                    ..ObjectMeta::default()
+                },
+                spec: Some(spec(1)),
+            };
+            api.create(&PostParams::default(), &lease).await.map_err(doing("take the state's lock"))?;
+        }
+        Some(mut lease) => {
+            let lock = view(&lease);
+            if lock.holder.is_some() {
+                return Ok(());
+            }
+            lease.spec = Some(spec(i32::try_from(lock.fence.saturating_add(1)).unwrap_or(i32::MAX)));
+            lease.annotations_mut().extend(holder);
+            api.replace(name, &PostParams::default(), &lease)
+                .await
+                .map_err(doing("take the state's lock"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the lock back if this run holds it. The fence stays: the next holder's is higher.
+pub(super) async fn release(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
+    let api = leases(context);
+    let Some(mut lease) = api.get_opt(name).await.map_err(doing("read the state's lock"))? else {
+        return Ok(());
+    };
+    if view(&lease).holder != run.uid() {
+        return Ok(());
+    }
+    if let Some(spec) = lease.spec.as_mut() {
+        spec.holder_identity = None;
+        spec.acquire_time = None;
+    }
+    api.replace(name, &PostParams::default(), &lease).await.map_err(doing("give the state's lock back"))?;
+    Ok(())
+}
+
+/// The run that a change of the Lease concerns: its holder. Runs that wait look again by themselves.
+pub(crate) fn waiting_for(lease: Lease) -> Option<ObjectRef<TerraformRun>> {
+    let annotations = lease.annotations();
+    let name = annotations.get(HOLDER_NAME)?;
+    let namespace = annotations.get(HOLDER_NAMESPACE)?;
+    Some(ObjectRef::new(name).within(namespace))
+}

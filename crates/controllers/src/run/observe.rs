@@ -1,0 +1,130 @@
+//! What the run controller reads before it decides.
+
+use api::attempt::Outcome;
+use api::text::Sha256;
+use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use datastore::{Artefact, Attempt};
+use engine::run::{Lock, Observed};
+use engine::{Read, Settings};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
+
+use super::lock;
+use crate::Context;
+use crate::error::{Error, doing};
+use crate::source::{Place, Waiting};
+
+pub(super) struct Seen {
+    pub(super) run: TerraformRun,
+    layer: Option<TerraformLayer>,
+    repository: Option<TerraformRepository>,
+    bundle: Read<Result<Sha256, String>>,
+    pod: Option<Pod>,
+    outcome: Read<Outcome>,
+    lock: Read<Lock>,
+}
+
+impl Seen {
+    pub(super) fn view<'a>(&'a self, now: Timestamp, settings: &'a Settings) -> Observed<'a> {
+        Observed {
+            now,
+            run: &self.run,
+            layer: self.layer.as_ref().map_or(Read::Absent, Read::Present),
+            repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
+            bundle: self.bundle.clone(),
+            pod: self.pod.as_ref().map_or(Read::Absent, Read::Present),
+            outcome: self.outcome.as_ref(),
+            lock: self.lock.clone(),
+            settings,
+        }
+    }
+}
+
+/// Reads everything from the API and the datastore. A read that fails ends the round: nothing is decided on half the facts.
+pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<Seen>, Error> {
+    let namespace = run.namespace().unwrap_or_default();
+    let client = || context.client.clone();
+    let runs = Api::<TerraformRun>::namespaced(client(), &namespace);
+    let Some(run) = runs.get_opt(&run.name_any()).await.map_err(doing("read the run"))? else {
+        return Ok(None);
+    };
+
+    let status = run.status.clone().unwrap_or_default();
+    let attempt = status.attempts.last();
+    let pod = match attempt {
+        Some(attempt) => Api::<Pod>::namespaced(client(), &namespace)
+            .get_opt(&attempt.pod_name)
+            .await
+            .map_err(doing("read the runner's pod"))?,
+        None => None,
+    };
+    let lock = if run.spec.action.mutates() { lock::read(&run, context).await? } else { Read::Absent };
+    let is_terminal = status.state.is_some_and(|state| state.is_terminal());
+    let under_way = attempt.filter(|attempt| attempt.finished_at.is_none());
+
+    // Only a run that may start an attempt needs its source, and only one whose pod has ended its result.
+    let starts = !is_terminal && under_way.is_none();
+    let (layer, repository, bundle) =
+        if starts { observe_source(&run, &namespace, context).await? } else { (None, None, Read::Unknown) };
+    let ended = pod
+        .as_ref()
+        .and_then(|p| p.status.as_ref()?.phase.as_deref())
+        .is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
+    let outcome = match under_way {
+        Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
+        Some(_) | None => Read::Unknown,
+    };
+    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock }))
+}
+
+async fn observe_source(
+    run: &TerraformRun,
+    namespace: &str,
+    context: &Context,
+) -> Result<(Option<TerraformLayer>, Option<TerraformRepository>, Read<Result<Sha256, String>>), Error> {
+    let client = || context.client.clone();
+    let layers = Api::<TerraformLayer>::namespaced(client(), namespace);
+    let Some(layer) =
+        layers.get_opt(run.spec.layer.name.as_str()).await.map_err(doing("read the run's layer"))?
+    else {
+        return Ok((None, None, Read::Unknown));
+    };
+    let repositories = Api::<TerraformRepository>::namespaced(client(), namespace);
+    let repository = repositories
+        .get_opt(layer.spec.repository.name.as_str())
+        .await
+        .map_err(doing("read the layer's repository"))?;
+    let bundle = match &repository {
+        Some(repository) => {
+            let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
+            context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
+        }
+        None => Read::Unknown,
+    };
+    Ok((Some(layer), repository, bundle))
+}
+
+/// More than any result holds.
+const OUTCOME_LIMIT: u64 = 1024 * 1024;
+
+/// A datastore that cannot be asked, or a result that cannot be understood, leaves the outcome unknown, never absent.
+async fn observe_outcome(
+    run: &TerraformRun,
+    attempt: u32,
+    context: &Context,
+) -> Result<Read<Outcome>, Error> {
+    let key = Attempt::new(run.uid().unwrap_or_default(), attempt).map_err(Error::BadUid)?;
+    let unknown = |error: &dyn std::fmt::Display| {
+        tracing::warn!(run = run.name_any(), attempt, %error, "the result could not be read and is asked for again");
+        Read::Unknown
+    };
+    Ok(match context.datastore.artefact_get(&key, Artefact::Result, OUTCOME_LIMIT).await {
+        Ok(None) => Read::Absent,
+        Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+            Ok(outcome) => Read::Present(outcome),
+            Err(error) => unknown(&error),
+        },
+        Err(error) => unknown(&error),
+    })
+}

@@ -1,0 +1,345 @@
+//! The desk that reads repositories: network and git take seconds, so they happen in a few bounded tasks of their own and never
+//! in a reconcile. What they find is kept here, can always be found again, and wakes whoever waits for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::text::{CommitId, GitUrl, LayerPath, Sha256};
+use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use engine::Read;
+use engine::repository::Look;
+use futures::channel::mpsc;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use sources::{Credentials, Git};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use std::sync::Arc;
+
+/// Git processes at the same time. Each may use a core.
+const TASKS: usize = 4;
+/// How soon something that failed is tried again when it is still wanted.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// Findings kept; the oldest go first and are found again when needed.
+const KEPT: usize = 20_000;
+
+/// A repository, by what git needs to read it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub uid: String,
+    pub name: String,
+    pub namespace: String,
+    pub url: GitUrl,
+}
+
+impl Place {
+    pub(crate) fn of(repository: &TerraformRepository) -> Self {
+        Self {
+            uid: repository.uid().unwrap_or_default(),
+            name: repository.name_any(),
+            namespace: repository.namespace().unwrap_or_default(),
+            url: repository.spec.repository.url.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Question {
+    /// Which commits do the branches point to?
+    Heads(Place),
+    /// Which commit last touched this path, seen from that head?
+    Relevant { place: Place, head: CommitId, path: LayerPath },
+    /// Where are the files of this commit?
+    Bundle { place: Place, commit: CommitId },
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Heads(Look),
+    Relevant(CommitId),
+    Bundle(Sha256),
+    /// In words for the status, and until when nobody asks again.
+    Failed {
+        why: String,
+        until: Timestamp,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Finding {
+    answer: Option<Answer>,
+    asked: bool,
+    waiting: BTreeSet<Waiting>,
+}
+
+/// Who is told when a finding is there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Waiting {
+    Repository { namespace: String, name: String },
+    Layer { namespace: String, name: String },
+    Run { namespace: String, name: String },
+}
+
+type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
+
+#[derive(Debug)]
+pub struct Desk {
+    git: Git,
+    datastore: datastore::Client,
+    now: fn() -> Timestamp,
+    findings: Mutex<HashMap<Question, Finding>>,
+    /// The layers that wait for a repository's branches, kept up by the layers' own reconciles.
+    followers: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
+    ask: mpsc::UnboundedSender<Question>,
+    asked: Mutex<Option<mpsc::UnboundedReceiver<Question>>>,
+    tell_repository: mpsc::UnboundedSender<ObjectRef<TerraformRepository>>,
+    tell_layer: mpsc::UnboundedSender<ObjectRef<TerraformLayer>>,
+    tell_run: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
+    news: Mutex<Option<(News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>)>>,
+}
+
+impl Desk {
+    pub fn new(git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
+        // Unbounded, but each question is in the queue at most once, and there are at most a few questions a layer.
+        let (ask, asked) = mpsc::unbounded();
+        let (tell_repository, repositories) = mpsc::unbounded();
+        let (tell_layer, layers) = mpsc::unbounded();
+        let (tell_run, runs) = mpsc::unbounded();
+        Self {
+            git,
+            datastore,
+            now,
+            findings: Mutex::default(),
+            followers: Mutex::default(),
+            ask,
+            asked: Mutex::new(Some(asked)),
+            tell_repository,
+            tell_layer,
+            tell_run,
+            news: Mutex::new(Some((repositories, layers, runs))),
+        }
+    }
+
+    pub(crate) fn news(
+        &self,
+    ) -> Option<(News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>)> {
+        locked(&self.news).take()
+    }
+
+    /// Remembers that a layer follows a repository, so that a change of the repository's branches reaches it.
+    pub(crate) fn follow(&self, layer: &TerraformLayer) {
+        let namespace = layer.namespace().unwrap_or_default();
+        let key = (namespace, layer.spec.repository.name.to_string());
+        locked(&self.followers).entry(key).or_default().insert(layer.name_any());
+    }
+
+    pub(crate) fn unfollow(&self, namespace: &str, layer: &str) {
+        // O(repositories); layers are deleted rarely.
+        for ((of, _), layers) in locked(&self.followers).iter_mut() {
+            if of == namespace {
+                layers.remove(layer);
+            }
+        }
+    }
+
+    pub(crate) fn layers_of(&self, repository: &TerraformRepository) -> Vec<ObjectRef<TerraformLayer>> {
+        let namespace = repository.namespace().unwrap_or_default();
+        let key = (namespace.clone(), repository.name_any());
+        let followers = locked(&self.followers);
+        followers
+            .get(&key)
+            .into_iter()
+            .flatten()
+            .map(|name| ObjectRef::new(name).within(&namespace))
+            .collect()
+    }
+
+    /// The newest look at a repository, and whether another is under way.
+    pub(crate) fn look(&self, place: &Place) -> (Option<Look>, bool) {
+        let findings = locked(&self.findings);
+        match findings.get(&Question::Heads(place.clone())) {
+            Some(finding) => {
+                let look = match &finding.answer {
+                    Some(Answer::Heads(look)) => Some(look.clone()),
+                    Some(Answer::Relevant(_) | Answer::Bundle(_) | Answer::Failed { .. }) | None => None,
+                };
+                (look, finding.asked)
+            }
+            None => (None, false),
+        }
+    }
+
+    /// Asks the remote for its heads; the repository is told when they are there.
+    pub(crate) fn look_again(&self, place: &Place) {
+        let waiting = Waiting::Repository { namespace: place.namespace.clone(), name: place.name.clone() };
+        let question = Question::Heads(place.clone());
+        let mut findings = locked(&self.findings);
+        let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
+        finding.waiting.insert(waiting);
+        self.send(finding, question);
+    }
+
+    /// The last commit that touches a path. Unknown until it was found; whoever waits is told.
+    pub(crate) fn relevant(
+        &self,
+        place: &Place,
+        head: &CommitId,
+        path: &LayerPath,
+        waiting: Waiting,
+    ) -> Read<Result<CommitId, String>> {
+        let question = Question::Relevant { place: place.clone(), head: head.clone(), path: path.clone() };
+        match self.find(question, waiting) {
+            Some(Answer::Relevant(commit)) => Read::Present(Ok(commit)),
+            Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
+            Some(Answer::Heads(_) | Answer::Bundle(_)) | None => Read::Unknown,
+        }
+    }
+
+    /// The digest of a commit's files in the datastore. Unknown until they are there; whoever waits is told.
+    pub(crate) fn bundle(
+        &self,
+        place: &Place,
+        commit: &CommitId,
+        waiting: Waiting,
+    ) -> Read<Result<Sha256, String>> {
+        let question = Question::Bundle { place: place.clone(), commit: commit.clone() };
+        match self.find(question, waiting) {
+            Some(Answer::Bundle(sha256)) => Read::Present(Ok(sha256)),
+            Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
+            Some(Answer::Heads(_) | Answer::Relevant(_)) | None => Read::Unknown,
+        }
+    }
+
+    fn find(&self, question: Question, waiting: Waiting) -> Option<Answer> {
+        let mut findings = locked(&self.findings);
+        if findings.len() > KEPT {
+            // Rare: everything is found again when it is asked for again.
+            findings.retain(|question, finding| finding.asked || matches!(question, Question::Heads(_)));
+        }
+        let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
+        let stale = match &finding.answer {
+            None => true,
+            Some(Answer::Failed { until, .. }) => *until <= (self.now)(),
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_)) => false,
+        };
+        if stale {
+            finding.waiting.insert(waiting);
+            self.send(finding, question);
+        }
+        finding.answer.clone()
+    }
+
+    fn send(&self, finding: &mut Finding, question: Question) {
+        if !finding.asked && self.ask.unbounded_send(question).is_ok() {
+            finding.asked = true;
+        }
+    }
+
+    /// Answers questions until told to stop, a few at a time.
+    pub(crate) async fn work(self: Arc<Self>, stop: CancellationToken) {
+        use futures::StreamExt;
+        let Some(mut asked) = locked(&self.asked).take() else { return };
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+                Some(question) = asked.next(), if tasks.len() < TASKS => {
+                    let desk = self.clone();
+                    tasks.spawn(async move {
+                        let answer = desk.answer(&question).await;
+                        desk.found(question, answer);
+                    });
+                }
+            }
+        }
+        // Git processes die with their tasks; what they would have found is asked for again.
+        tasks.shutdown().await;
+    }
+
+    async fn answer(&self, question: &Question) -> Answer {
+        let at = (self.now)();
+        let credentials = Credentials::Anonymous;
+        let result = match question {
+            Question::Heads(place) => {
+                let found = self.git.resolve(&place.url, &credentials).await;
+                let found = found.map(|refs| refs_by_full_name(&refs)).map_err(|error| error.to_string());
+                Ok(Answer::Heads(Look { at, found }))
+            }
+            Question::Relevant { place, head, path } => {
+                self.relevant_commit(place, head, path, &credentials).await
+            }
+            Question::Bundle { place, commit } => self.make_bundle(place, commit, &credentials).await,
+        };
+        result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
+    }
+
+    async fn relevant_commit(
+        &self,
+        place: &Place,
+        head: &CommitId,
+        path: &LayerPath,
+        credentials: &Credentials,
+    ) -> Result<Answer, String> {
+        let mirror = self.git.mirror(&place.url, credentials, head).await.map_err(|e| e.to_string())?;
+        let commit = self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())?;
+        Ok(Answer::Relevant(commit))
+    }
+
+    async fn make_bundle(
+        &self,
+        place: &Place,
+        commit: &CommitId,
+        credentials: &Credentials,
+    ) -> Result<Answer, String> {
+        let mirror = self.git.mirror(&place.url, credentials, commit).await.map_err(|e| e.to_string())?;
+        let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
+        let sha256 = bundle.sha256().clone();
+        self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+        Ok(Answer::Bundle(sha256))
+    }
+
+    fn found(&self, question: Question, answer: Answer) {
+        let waiting = {
+            let mut findings = locked(&self.findings);
+            let finding = findings.entry(question).or_insert_with(Finding::empty);
+            finding.answer = Some(answer);
+            finding.asked = false;
+            std::mem::take(&mut finding.waiting)
+        };
+        for who in waiting {
+            // A closed channel means that the controllers have stopped; then nobody waits.
+            let _ = match who {
+                Waiting::Repository { namespace, name } => {
+                    self.tell_repository.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+                }
+                Waiting::Layer { namespace, name } => {
+                    self.tell_layer.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+                }
+                Waiting::Run { namespace, name } => {
+                    self.tell_run.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+                }
+            };
+        }
+    }
+}
+
+impl Finding {
+    fn empty() -> Self {
+        Self { answer: None, asked: false, waiting: BTreeSet::new() }
+    }
+}
+
+fn refs_by_full_name(refs: &sources::Refs) -> BTreeMap<String, CommitId> {
+    let branches = refs.branches.iter().map(|(name, commit)| (format!("refs/heads/{name}"), commit.clone()));
+    let tags = refs.tags.iter().map(|(name, commit)| (format!("refs/tags/{name}"), commit.clone()));
+    branches.chain(tags).collect()
+}
+
+/// A panic while the lock was held leaves at worst a finding to be asked for again.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,105 @@
+//! What the objects that Terrane makes look like.
+
+use api::run::{Action, TerraformRun};
+use api::{DATASTORE_AUDIENCE, label};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use serde_json::json;
+
+use crate::names;
+
+/// Keeps a pod in the API until its result is recorded: a pod that is absent was never made.
+pub const POD_FINALIZER: &str = "terrane.dev/result";
+
+/// How runner pods are made.
+#[derive(Debug, Clone)]
+pub struct RunnerSettings {
+    pub image: String,
+    pub service_account: String,
+    /// Where runners reach the datastore.
+    pub datastore_url: String,
+    /// What runners find programs on; empty leaves it to the image.
+    pub path: Option<String>,
+}
+
+/// An apply that is told to stop needs time to save its state.
+const APPLY_GRACE_SECONDS: i64 = 3600;
+const PLAN_GRACE_SECONDS: i64 = 60;
+const REPORT_SECONDS: i64 = 15;
+const TOKEN_SECONDS: i64 = 600;
+const TOKEN_DIRECTORY: &str = "/var/run/terrane";
+/// The same for plan and apply, or `abspath()` in the code would show changes that are not there.
+const WORK_DIRECTORY: &str = "/var/lib/terrane/work";
+
+/// The pod of one attempt. It can reach the datastore as itself, and nothing of Kubernetes.
+pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &RunnerSettings) -> Option<Pod> {
+    let name = run.metadata.name.as_deref()?;
+    let uid = run.metadata.uid.as_deref()?;
+    let grace = match run.spec.action {
+        Action::Plan => PLAN_GRACE_SECONDS,
+        Action::Apply => APPLY_GRACE_SECONDS,
+    };
+    let mut env = vec![
+        json!({ "name": "TERRANE_DATASTORE_URL", "value": settings.datastore_url }),
+        json!({ "name": "TERRANE_RUN_UID", "value": uid }),
+        json!({ "name": "TERRANE_ATTEMPT", "value": attempt.to_string() }),
+        json!({ "name": "TERRANE_TOKEN_FILE", "value": format!("{TOKEN_DIRECTORY}/token") }),
+        json!({ "name": "TERRANE_WORK_DIR", "value": WORK_DIRECTORY }),
+        // A little less than the pod has, so that the result can still be reported.
+        json!({ "name": "TERRANE_GRACE_SECONDS", "value": (grace - REPORT_SECONDS).to_string() }),
+    ];
+    if let Some(path) = &settings.path {
+        env.push(json!({ "name": "PATH", "value": path }));
+    }
+    let pod = json!({
+        "metadata": {
+            "name": names::pod(name, attempt),
+            "namespace": run.metadata.namespace,
+            "labels": {
+                label::MANAGED_BY: "terrane",
+                label::LAYER: run.spec.layer.name,
+                label::RUN: name,
+                label::RUN_UID: uid,
+                label::ATTEMPT: attempt.to_string(),
+                label::ACTION: run.spec.action.as_str(),
+            },
+            "finalizers": [POD_FINALIZER],
+            "ownerReferences": [owner(run)?],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": settings.service_account,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": grace,
+            "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{
+                "name": "runner",
+                "image": settings.image,
+                "command": ["terrane", "runner"],
+                "env": env,
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": { "drop": ["ALL"] },
+                },
+                "volumeMounts": [
+                    { "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true },
+                    { "name": "work", "mountPath": WORK_DIRECTORY },
+                ],
+            }],
+            "volumes": [
+                { "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
+                    "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
+                } }] } },
+                { "name": "work", "emptyDir": {} },
+            ],
+        },
+    });
+    serde_json::from_value(pod).ok()
+}
+
+fn owner(run: &TerraformRun) -> Option<OwnerReference> {
+    run.controller_owner_ref(&())
+}

@@ -1,0 +1,107 @@
+//! Names derived from intent: the same wish is the same object, however often it is made.
+
+use api::run::Action;
+use api::text::{CommitId, Sha256};
+
+/// What makes one run of a layer another than the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    pub layer: &'a str,
+    pub layer_uid: &'a str,
+    pub action: Action,
+    pub revision: &'a CommitId,
+    pub plan: Option<&'a Sha256>,
+    /// Tells apart two wishes for the same commit: the run before a drift check, the text of a manual sync.
+    pub token: &'a str,
+}
+
+/// Names of pods derive from names of runs, and the longest pod name that can be a host name has 63 characters.
+const LAYER_PART: usize = 36;
+
+pub fn run(wish: Wish<'_>) -> String {
+    let plan = wish.plan.map(Sha256::as_str).unwrap_or_default();
+    let digest = digest(&[wish.layer_uid, wish.action.as_str(), wish.revision.as_str(), plan, wish.token]);
+    format!("{}-{}-{digest}", label_part(wish.layer), wish.action.as_str())
+}
+
+pub fn pod(run: &str, attempt: u32) -> String {
+    format!("{run}-{attempt}")
+}
+
+/// The key of a state that the datastore keeps, until the code's own backend is known: which repository, which root module,
+/// which workspace. Not by uid: a layer made again must find its state.
+pub fn state(namespace: &str, repository: &str, path: &str, workspace: &str) -> Sha256 {
+    Sha256::of(&framed(&["state", namespace, repository, path, workspace]))
+}
+
+/// The Lease that a mutating run holds on a state.
+pub fn lease(state: &Sha256) -> String {
+    let digits = state.as_str();
+    format!("state-{}", digits.get(..40).unwrap_or(digits))
+}
+
+fn label_part(name: &str) -> String {
+    let cut: String = name.chars().take(LAYER_PART).map(|c| if c == '.' { '-' } else { c }).collect();
+    cut.trim_end_matches('-').to_owned()
+}
+
+/// Each part behind its length, so that ("ab", "c") and ("a", "bc") differ.
+fn framed(parts: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        bytes.extend((part.len() as u64).to_le_bytes());
+        bytes.extend(part.as_bytes());
+    }
+    bytes
+}
+
+fn digest(parts: &[&str]) -> String {
+    Sha256::of(&framed(parts)).short().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_same_wish_has_the_same_name_and_another_wish_another() {
+        let commit = CommitId::new("a".repeat(40)).unwrap();
+        let wish = Wish {
+            layer: "db",
+            layer_uid: "u1",
+            action: Action::Plan,
+            revision: &commit,
+            plan: None,
+            token: "",
+        };
+        assert_eq!(run(wish), run(wish));
+        assert_ne!(run(wish), run(Wish { token: "x", ..wish }));
+        assert_ne!(run(wish), run(Wish { layer_uid: "u2", ..wish }));
+        assert_ne!(run(wish), run(Wish { action: Action::Apply, ..wish }));
+    }
+
+    #[test]
+    fn the_longest_layer_name_still_gives_a_pod_name() {
+        let commit = CommitId::new("a".repeat(40)).unwrap();
+        let layer = "x.".repeat(126) + "x";
+        let name = pod(
+            &run(Wish {
+                layer: &layer,
+                layer_uid: "u",
+                action: Action::Apply,
+                revision: &commit,
+                plan: None,
+                token: "",
+            }),
+            100,
+        );
+        assert!(name.len() <= 63, "{name}");
+        assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
+    }
+
+    #[test]
+    fn parts_cannot_be_shifted_into_one_another() {
+        assert_ne!(state("a", "bc", "p", "w"), state("ab", "c", "p", "w"));
+    }
+}

@@ -1,0 +1,147 @@
+//! When a repository is looked at, and what its status says about what was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::condition::{self, Truth};
+use api::repository::{BranchStatus, RepositoryState, SyncStatus};
+use api::text::{CommitId, RefName};
+use api::{TerraformRepository, TerraformRepositoryStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{Settings, Wake, later};
+
+/// What one look at the remote found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    pub at: Timestamp,
+    /// Commit by full ref, or why the remote could not be read.
+    pub found: Result<BTreeMap<String, CommitId>, String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    pub now: Timestamp,
+    pub repository: &'a TerraformRepository,
+    /// The branches and tags that layers follow.
+    pub wanted: &'a BTreeSet<RefName>,
+    /// The newest look since this process started.
+    pub look: Option<&'a Look>,
+    /// A look is under way.
+    pub looking: bool,
+    /// Spreads the polls of many repositories: a share of the interval, from 0 to 1.
+    pub jitter: f64,
+    pub settings: &'a Settings,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    pub effects: Vec<Effect>,
+    pub status: TerraformRepositoryStatus,
+    pub wake: Wake,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Ask the remote for its refs, once for all branches.
+    Look,
+}
+
+pub fn decide(seen: &Observed<'_>) -> Decision {
+    let spec = &seen.repository.spec;
+    let interval =
+        spec.poll_interval.map_or(seen.settings.poll_interval, |span| span.get()).max(Duration::from_secs(1));
+    let jittered = interval.mul_f64(1.0 + 0.1 * seen.jitter.clamp(0.0, 1.0));
+    let due = seen.look.map_or(seen.now, |look| later(look.at, jittered));
+
+    let (effects, wake) = if spec.suspend {
+        (Vec::new(), Wake::OnChange)
+    } else if seen.looking {
+        // The end of the look wakes us.
+        (Vec::new(), Wake::OnChange)
+    } else if due <= seen.now {
+        (vec![Effect::Look], Wake::OnChange)
+    } else {
+        (Vec::new(), Wake::At(due))
+    };
+    Decision { effects, status: status(seen), wake }
+}
+
+fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
+    let before = seen.repository.status.clone().unwrap_or_default();
+    let generation = seen.repository.metadata.generation;
+    let mut status = TerraformRepositoryStatus { observed_generation: generation, ..before.clone() };
+    status.branches = match seen.look {
+        None => before.branches.clone(),
+        // O(wanted · known branches); both are the branches layers of this one repository follow.
+        Some(look) => seen.wanted.iter().map(|name| branch(name, look, &before.branches)).collect(),
+    };
+    status.state = Some(match seen.look {
+        Some(Look { found: Ok(_), .. }) => RepositoryState::Synced,
+        Some(Look { found: Err(_), .. }) | None => before.state.unwrap_or(RepositoryState::SyncNeeded),
+    });
+
+    let missing: Vec<&str> = status
+        .branches
+        .iter()
+        .filter(|b| b.last_sync_status == SyncStatus::Failed)
+        .map(|b| b.name.as_str())
+        .collect();
+    let (truth, reason, message) = match seen.look {
+        _ if seen.repository.spec.suspend => {
+            (Truth::False, "Suspended", "suspended; set spec.suspend to false to go on".to_owned())
+        }
+        None => (Truth::Unknown, "NotLooked", "not looked at yet".to_owned()),
+        Some(Look { found: Err(message), .. }) => (Truth::False, "Unreadable", message.clone()),
+        Some(Look { found: Ok(_), .. }) if !missing.is_empty() => {
+            (Truth::False, "BranchMissing", format!("the repository has no {}", missing.join(", ")))
+        }
+        Some(Look { found: Ok(refs), .. }) if refs.is_empty() => {
+            (Truth::False, "Empty", "the repository has no commits yet".to_owned())
+        }
+        Some(Look { found: Ok(_), .. }) => {
+            (Truth::True, "Synced", format!("{} followed by layers", branches(status.branches.len())))
+        }
+    };
+    let failed = matches!(seen.look, Some(Look { found: Err(_), .. }));
+    let mut set = |kind, truth, reason: &str, message: &str| {
+        condition::set(&mut status.conditions, kind, truth, reason, message, generation, seen.now);
+    };
+    set("Ready", truth, reason, &message);
+    if seen.look.is_some() {
+        let word = if failed { "Unreadable" } else { "Synced" };
+        set(
+            "HasLastSyncFailed",
+            Truth::from(failed),
+            word,
+            if failed { &message } else { "the last look succeeded" },
+        );
+    }
+    status
+}
+
+fn branches(count: usize) -> String {
+    if count == 1 { "1 branch".to_owned() } else { format!("{count} branches") }
+}
+
+/// `lastSyncDate` moves only when commit or result do, so that a poll that finds nothing new writes nothing.
+fn branch(name: &RefName, look: &Look, before: &[BranchStatus]) -> BranchStatus {
+    let known = before.iter().find(|b| b.name == name.as_str());
+    let (latest_rev, last_sync_status, message) = match &look.found {
+        Ok(refs) => match refs.get(&name.full()) {
+            Some(commit) => (Some(commit.clone()), SyncStatus::Success, None),
+            None => (
+                known.and_then(|b| b.latest_rev.clone()),
+                SyncStatus::Failed,
+                Some("no such branch or tag".to_owned()),
+            ),
+        },
+        Err(message) => (known.and_then(|b| b.latest_rev.clone()), SyncStatus::Failed, Some(message.clone())),
+    };
+    let next =
+        BranchStatus { name: name.to_string(), latest_rev, last_sync_date: None, last_sync_status, message };
+    let unchanged = known.is_some_and(|b| BranchStatus { last_sync_date: None, ..b.clone() } == next);
+    let date = if unchanged { known.and_then(|b| b.last_sync_date.clone()) } else { Some(Time(look.at)) };
+    BranchStatus { last_sync_date: date, ..next }
+}

@@ -1,0 +1,280 @@
+//! What a run needs next, step by step, and what must never happen whatever was read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod world;
+
+use api::attempt::{Outcome, Reason};
+use api::run::{Action, RunState};
+use api::text::Sha256;
+use api::{TerraformRun, TerraformRunStatus};
+use engine::run::{Decision, Effect, Lock, Observed, decide};
+use engine::{Read, Settings};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use proptest::prelude::*;
+use serde_json::json;
+use world::{World, adds, outcome, settings, world};
+
+struct Scene {
+    world: World,
+    run: TerraformRun,
+    pod: Read<Pod>,
+    outcome: Read<Outcome>,
+    lock: Read<Lock>,
+    bundle: Read<Result<Sha256, String>>,
+    settings: Settings,
+    now: Timestamp,
+}
+
+fn scene(action: Action) -> Scene {
+    let mut world = world().auto_apply();
+    world.step();
+    if action == Action::Apply {
+        world.succeed(adds(1));
+        world.step();
+    }
+    let run = world.runs.last().unwrap().clone();
+    assert_eq!(run.spec.action, action);
+    Scene {
+        now: world.now,
+        world,
+        run,
+        pod: Read::Absent,
+        outcome: Read::Unknown,
+        lock: Read::Absent,
+        bundle: Read::Present(Ok(Sha256::of(b"bundle"))),
+        settings: settings(),
+    }
+}
+
+impl Scene {
+    fn decide(&self) -> Decision {
+        decide(&Observed {
+            now: self.now,
+            run: &self.run,
+            layer: Read::Present(&self.world.layer),
+            repository: self.world.repository.as_ref().map_or(Read::Absent, Read::Present),
+            bundle: self.bundle.clone(),
+            pod: self.pod.as_ref(),
+            outcome: self.outcome.as_ref(),
+            lock: self.lock.clone(),
+            settings: &self.settings,
+        })
+    }
+
+    /// Does what the decision says; the world answers as API and datastore would.
+    fn step(&mut self) -> Vec<&'static str> {
+        let decision = self.decide();
+        decision.effects.into_iter().map(|effect| self.take_effect(effect)).collect()
+    }
+
+    fn take_effect(&mut self, effect: Effect) -> &'static str {
+        match effect {
+            Effect::TakeLock { .. } => {
+                let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence) + 1;
+                self.lock = Read::Present(Lock { holder: self.run.metadata.uid.clone(), fence });
+                "take lock"
+            }
+            Effect::ReleaseLock { .. } => {
+                let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence);
+                self.lock = Read::Present(Lock { holder: None, fence });
+                "release lock"
+            }
+            Effect::PutDescription(_) => "put description",
+            Effect::SetStatus(status) => {
+                let changed = self.run.status.as_ref() != Some(status.as_ref());
+                self.run.status = Some(*status);
+                if changed { "set status" } else { "keep status" }
+            }
+            Effect::CreatePod(pod) => {
+                self.pod = Read::Present(*pod);
+                "create pod"
+            }
+            Effect::DeletePod { .. } => {
+                self.pod = Read::Absent;
+                "delete pod"
+            }
+        }
+    }
+
+    fn pod_becomes(&mut self, phase: &str, exit_code: i32) {
+        let Read::Present(pod) = &mut self.pod else { panic!("no pod") };
+        let status = json!({ "phase": phase, "containerStatuses": [{
+            "name": "runner", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": { "exitCode": exit_code } } }] });
+        pod.status = serde_json::from_value(status).unwrap();
+    }
+
+    fn ends(&mut self, reason: Reason) {
+        self.pod_becomes(if reason == Reason::Succeeded { "Succeeded" } else { "Failed" }, 1);
+        self.outcome = Read::Present(outcome(self.run.spec.action, reason, self.now));
+    }
+
+    fn status(&self) -> TerraformRunStatus {
+        self.run.status.clone().unwrap_or_default()
+    }
+
+    fn state(&self) -> Option<RunState> {
+        self.status().state
+    }
+}
+
+#[test]
+fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
+    let mut scene = scene(Action::Plan);
+    assert_eq!(scene.step(), ["put description", "set status", "create pod"]);
+    assert_eq!(scene.status().attempts.len(), 1);
+    scene.pod_becomes("Running", 0);
+    assert_eq!(scene.step(), ["set status"]);
+    assert_eq!(scene.state(), Some(RunState::Running));
+    scene.ends(Reason::Succeeded);
+    assert_eq!(scene.step(), ["set status", "delete pod"]);
+    assert_eq!(scene.state(), Some(RunState::Succeeded));
+    assert!(scene.step().is_empty());
+}
+
+#[test]
+fn an_apply_takes_the_lock_first_and_gives_it_back_after_its_result_is_recorded() {
+    let mut scene = scene(Action::Apply);
+    assert_eq!(scene.step(), ["take lock"]);
+    assert_eq!(scene.step(), ["put description", "set status", "create pod"]);
+    assert_eq!(scene.status().attempts[0].fence, 1);
+    scene.ends(Reason::Succeeded);
+    assert_eq!(scene.step(), ["set status", "release lock", "delete pod"]);
+}
+
+#[test]
+fn a_lock_of_another_run_is_waited_for() {
+    let mut scene = scene(Action::Apply);
+    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7 });
+    assert_eq!(scene.step(), ["set status"]);
+    assert_eq!(scene.step(), ["keep status"]);
+    scene.lock = Read::Unknown;
+    assert!(!scene.step().contains(&"create pod"));
+    scene.lock = Read::Present(Lock { holder: None, fence: 7 });
+    assert_eq!(scene.step(), ["take lock"]);
+    scene.step();
+    assert_eq!(scene.status().attempts[0].fence, 8);
+}
+
+#[test]
+fn an_apply_that_started_is_never_repeated() {
+    for reason in [Reason::ToolFailed, Reason::Stale, Reason::Interrupted, Reason::BadInput] {
+        let mut scene = scene(Action::Apply);
+        scene.step();
+        scene.step();
+        scene.ends(reason);
+        scene.step();
+        assert_eq!(scene.state(), Some(RunState::Failed), "{reason:?}");
+    }
+}
+
+#[test]
+fn an_apply_that_was_refused_the_state_lock_is_tried_again() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    scene.step();
+    scene.ends(Reason::StateLocked);
+    scene.step();
+    assert_eq!(scene.state(), Some(RunState::FailureGracePeriod));
+}
+
+#[test]
+fn a_silent_end_is_unknown_for_an_apply_and_a_failure_for_a_plan() {
+    let mut apply = scene(Action::Apply);
+    apply.step();
+    apply.step();
+    apply.pod_becomes("Failed", 137);
+    apply.outcome = Read::Unknown;
+    assert!(apply.step().is_empty(), "a datastore that does not answer decides nothing");
+    apply.outcome = Read::Absent;
+    apply.step();
+    assert_eq!(apply.status().result.unwrap().reason, "OutcomeUnknown");
+
+    let mut plan = scene(Action::Plan);
+    plan.step();
+    plan.pod_becomes("Failed", 137);
+    plan.outcome = Read::Absent;
+    plan.step();
+    assert_eq!(plan.state(), Some(RunState::FailureGracePeriod));
+    assert!(plan.status().attempts[0].message.as_ref().unwrap().contains("exit code 137"));
+}
+
+#[test]
+fn a_plan_is_retried_to_the_limit_with_growing_pauses() {
+    let mut scene = scene(Action::Plan);
+    scene.run.spec.max_retries = 2;
+    let mut tries = 0;
+    while scene.state() != Some(RunState::Failed) {
+        let pause = scene.settings.retry.max;
+        scene.now = engine::later(scene.now, pause);
+        if scene.step().contains(&"create pod") {
+            tries += 1;
+        }
+        if let Read::Present(pod) = &scene.pod
+            && pod.status.is_none()
+        {
+            scene.ends(Reason::ToolFailed);
+        }
+        assert!(tries <= 3);
+    }
+    assert_eq!(tries, 3);
+    let status = scene.status();
+    assert!(api::condition::is_true(&status.conditions, "HasReachedRetryLimit"));
+    assert_eq!(status.retries, 2);
+}
+
+#[test]
+fn a_pod_of_someone_else_under_our_name_is_not_taken_for_ours() {
+    let mut scene = scene(Action::Plan);
+    scene.step();
+    let Read::Present(pod) = &mut scene.pod else { panic!() };
+    pod.metadata.owner_references = None;
+    scene.step();
+    assert_eq!(scene.status().result.unwrap().reason, "PodNameTaken");
+}
+
+fn read_lock(uid: Option<String>) -> impl Strategy<Value = Read<Lock>> {
+    prop_oneof![
+        Just(Read::Unknown),
+        Just(Read::Absent),
+        Just(Read::Present(Lock { holder: None, fence: 3 })),
+        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3 })),
+        Just(Read::Present(Lock { holder: uid, fence: 4 })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is read in between, a terminal state stays, a pod is made only under our own lock, and only one pod per attempt.
+    #[test]
+    fn unknown_reads_never_start_or_end_anything(
+        apply in any::<bool>(),
+        script in proptest::collection::vec((read_lock(Some("run-2".into())), 0_u8..6, any::<bool>()), 1..30),
+    ) {
+        let mut scene = scene(if apply { Action::Apply } else { Action::Plan });
+        let mut ended = None;
+        for (lock, event, hide_pod) in script {
+            if apply { scene.lock = lock; }
+            let hidden = hide_pod.then(|| std::mem::replace(&mut scene.pod, Read::Unknown));
+            if let (Read::Present(_), 0..=2) = (&scene.pod, event) {
+                scene.ends([Reason::Succeeded, Reason::ToolFailed, Reason::StateLocked][usize::from(event)]);
+            }
+            let holds = match &scene.lock { Read::Present(lock) => lock.holder == scene.run.metadata.uid, Read::Absent | Read::Unknown => false };
+            let attempts = scene.status().attempts.len();
+            let done = scene.step();
+            if done.contains(&"put description") {
+                prop_assert!(!apply || holds, "an attempt began without the lock");
+                prop_assert_eq!(scene.status().attempts.len(), attempts + 1);
+            }
+            if hidden.is_some() {
+                prop_assert!(!done.contains(&"create pod") || scene.status().attempts.len() == attempts + 1);
+            }
+            if let Some(hidden) = hidden && matches!(scene.pod, Read::Unknown) { scene.pod = hidden; }
+            if let Some(ended) = &ended { prop_assert_eq!(ended, &scene.state()); }
+            if scene.state().is_some_and(RunState::is_terminal) { ended = Some(scene.state()); }
+            scene.now = engine::later(scene.now, scene.settings.retry.max);
+        }
+    }
+}

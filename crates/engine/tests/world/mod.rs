@@ -1,0 +1,233 @@
+//! A small world for decisions: one repository, one layer, its runs, and a clock that a test moves.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+use api::approval::{Decision as Word, TerraformApprovalSpec};
+use api::attempt::{Outcome, PlanOutcome, Reason};
+use api::run::{Action, Attempt, PlanSummary, RunResult, RunState};
+use api::text::{CommitId, Sha256};
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus};
+use engine::layer::{self, Effect, Source};
+use engine::manifests::RunnerSettings;
+use engine::{Read, Settings, Wake, later};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+use std::time::Duration;
+
+pub struct World {
+    pub now: Timestamp,
+    pub layer: TerraformLayer,
+    pub repository: Option<TerraformRepository>,
+    pub source: Read<Result<Source, String>>,
+    pub runs: Vec<TerraformRun>,
+    pub approvals: Vec<TerraformApproval>,
+    pub settings: Settings,
+    made: u32,
+}
+
+pub fn commit(letter: char) -> CommitId {
+    CommitId::new(letter.to_string().repeat(40)).unwrap()
+}
+
+pub fn settings() -> Settings {
+    Settings::new(RunnerSettings {
+        image: "terrane.dev/local".into(),
+        service_account: "default".into(),
+        datastore_url: "http://127.0.0.1:1".into(),
+        path: None,
+    })
+}
+
+/// A layer `db` on branch main whose newest commit is `a…`.
+pub fn world() -> World {
+    let object = |kind: &str, spec| {
+        json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "spec": spec,
+                "metadata": { "name": "db", "namespace": "default", "uid": format!("uid-{kind}"), "generation": 1 } })
+    };
+    let layer =
+        object("TerraformLayer", json!({ "repository": { "name": "db" }, "branch": "main", "path": "db" }));
+    let repository = object("TerraformRepository", json!({ "repository": { "url": "file:///srv/db" } }));
+    World {
+        now: Timestamp::from_second(1_800_000_000).unwrap(),
+        layer: serde_json::from_value(layer).unwrap(),
+        repository: Some(serde_json::from_value(repository).unwrap()),
+        source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
+        runs: Vec::new(),
+        approvals: Vec::new(),
+        settings: settings(),
+        made: 0,
+    }
+}
+
+impl World {
+    pub fn auto_apply(mut self) -> Self {
+        self.layer.spec.remediation_strategy = serde_json::from_value(json!({ "autoApply": true })).unwrap();
+        self
+    }
+
+    pub fn max_retries(mut self, retries: u32) -> Self {
+        let on_error = serde_json::from_value(json!({ "maxRetries": retries })).unwrap();
+        self.layer.spec.remediation_strategy.get_or_insert_default().on_error = Some(on_error);
+        self
+    }
+
+    pub fn annotated(mut self, key: &str, value: &str) -> Self {
+        self.annotate(key, value);
+        self
+    }
+
+    pub fn annotate(&mut self, key: &str, value: &str) {
+        self.layer.metadata.annotations.get_or_insert_default().insert(key.into(), value.into());
+    }
+
+    pub fn push(&mut self, letter: char) {
+        self.source = Read::Present(Ok(Source { head: commit(letter), relevant: commit(letter) }));
+    }
+
+    pub fn pass(&mut self, span: Duration) {
+        self.now = later(self.now, span);
+    }
+
+    pub fn decide(&self) -> layer::Decision {
+        layer::decide(&layer::Observed {
+            now: self.now,
+            layer: &self.layer,
+            repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
+            source: self.source.clone(),
+            runs: &self.runs,
+            approvals: &self.approvals,
+            settings: &self.settings,
+        })
+    }
+
+    /// Does what the decision says, as the API would: a run whose name exists is not made twice.
+    pub fn step(&mut self) -> layer::Decision {
+        let decision = self.decide();
+        self.layer.status = Some(decision.status.clone());
+        for effect in &decision.effects {
+            let Effect::CreateRun(run) = effect;
+            if self.runs.iter().any(|known| known.metadata.name == run.metadata.name) {
+                continue;
+            }
+            let mut run = run.as_ref().clone();
+            self.made += 1;
+            run.metadata.uid = Some(format!("run-{}", self.made));
+            run.metadata.creation_timestamp = Some(Time(self.now));
+            self.runs.push(run);
+        }
+        decision
+    }
+
+    pub fn active(&mut self) -> Option<&mut TerraformRun> {
+        self.runs
+            .iter_mut()
+            .find(|run| !run.status.as_ref().and_then(|s| s.state).is_some_and(RunState::is_terminal))
+    }
+
+    pub fn active_action(&mut self) -> Option<Action> {
+        self.active().map(|run| run.spec.action)
+    }
+
+    /// Lets the active run end well; a plan gets bytes of its own.
+    pub fn succeed(&mut self, summary: PlanSummary) {
+        let now = self.now;
+        let made = self.made;
+        let run = self.active().expect("a run to finish");
+        let plan = (run.spec.action == Action::Plan).then(|| Sha256::of(format!("plan {made}").as_bytes()));
+        let summary = plan.is_some().then_some(summary);
+        finish(run, RunState::Succeeded, "Succeeded", now, summary, plan);
+    }
+
+    pub fn fail(&mut self, reason: &str) {
+        let now = self.now;
+        let run = self.active().expect("a run to fail");
+        finish(run, RunState::Failed, reason, now, None, None);
+    }
+
+    pub fn say(&mut self, decision: Word, sha256: &Sha256) {
+        self.approvals.push(TerraformApproval::new(
+            "approval",
+            TerraformApprovalSpec {
+                layer: "db".parse().unwrap(),
+                plan_sha256: sha256.clone(),
+                user: "jane".into(),
+                decision,
+                reason: None,
+            },
+        ));
+    }
+
+    pub fn plan_sha256(&self) -> Sha256 {
+        self.runs
+            .iter()
+            .rev()
+            .find_map(|run| run.status.as_ref()?.result.as_ref()?.plan_sha256.clone())
+            .expect("a plan")
+    }
+}
+
+fn finish(
+    run: &mut TerraformRun,
+    state: RunState,
+    reason: &str,
+    now: Timestamp,
+    summary: Option<PlanSummary>,
+    plan: Option<Sha256>,
+) {
+    let attempt = Attempt {
+        number: 0,
+        pod_name: "pod".into(),
+        description: Sha256::of(b"description"),
+        fence: 1,
+        started_at: Time(now),
+        finished_at: Some(Time(now)),
+        exit_code: Some(0),
+        reason: Some(reason.into()),
+        message: None,
+        log_digest: None,
+    };
+    run.status = Some(TerraformRunStatus {
+        state: Some(state),
+        attempts: vec![attempt],
+        finished_at: Some(Time(now)),
+        result: Some(RunResult {
+            reason: reason.into(),
+            message: format!("it ended with {reason}"),
+            summary,
+            plan_sha256: plan,
+        }),
+        ..TerraformRunStatus::default()
+    });
+}
+
+pub fn adds(count: u32) -> PlanSummary {
+    PlanSummary { add: count, ..PlanSummary::default() }
+}
+
+pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
+    Outcome {
+        run_uid: "run-1".into(),
+        attempt: 0,
+        action,
+        reason,
+        message: "as the runner says".into(),
+        exit_code: i32::from(reason != Reason::Succeeded),
+        started_at: now,
+        finished_at: now,
+        tool: None,
+        plan: (action == Action::Plan).then(|| PlanOutcome {
+            sha256: Sha256::of(b"plan"),
+            summary: adds(1),
+            lineage: None,
+            serial: None,
+        }),
+        log_sha256: Sha256::of(b""),
+    }
+}
+
+pub fn wakes_at(wake: Wake) -> Option<Timestamp> {
+    match wake {
+        Wake::At(at) => Some(at),
+        Wake::OnChange => None,
+    }
+}

@@ -1,0 +1,187 @@
+//! `terrane get`: a table for people, or the objects as they are.
+
+use std::fmt::Debug;
+
+use anyhow::Context;
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::arguments::{Get, Kind, Output};
+
+pub(crate) async fn run(options: Get) -> anyhow::Result<()> {
+    match options.kind {
+        Kind::Layers => show::<TerraformLayer>(options).await,
+        Kind::Runs => show::<TerraformRun>(options).await,
+        Kind::Repositories => show::<TerraformRepository>(options).await,
+        Kind::Approvals => show::<TerraformApproval>(options).await,
+    }
+}
+
+/// What a kind shows in a table.
+trait Row {
+    const HEADER: &'static [&'static str];
+    fn cells(&self, now: Timestamp) -> Vec<String>;
+}
+
+async fn show<K>(options: Get) -> anyhow::Result<()>
+where
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Row,
+{
+    let (client, namespace) = super::connect(&options.target).await?;
+    let api =
+        if options.all_namespaces { Api::<K>::all(client) } else { Api::namespaced(client, &namespace) };
+    let objects = match &options.name {
+        Some(name) => {
+            vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?]
+        }
+        None => {
+            let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
+            api.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?.items
+        }
+    };
+    match options.output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&objects)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(&objects)?),
+        Output::Name => {
+            for object in &objects {
+                println!("{}/{}", K::plural(&()), object.name_any());
+            }
+        }
+        Output::Table | Output::Wide if objects.is_empty() => eprintln!("no {} found", K::plural(&())),
+        Output::Table => println!("{}", table(&objects, options.all_namespaces, Width::Fitting).trim_fmt()),
+        Output::Wide => println!("{}", table(&objects, options.all_namespaces, Width::Full).trim_fmt()),
+    }
+    Ok(())
+}
+
+fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
+    let now = Timestamp::now();
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let lead = |first: String| if with_namespace { vec![first] } else { Vec::new() };
+    let header = lead("NAMESPACE".into()).into_iter().chain(["NAME".to_owned()]);
+    table.set_header(header.chain(K::HEADER.iter().map(|&h| h.to_owned())));
+    for object in objects {
+        let first = lead(object.namespace().unwrap_or_default()).into_iter().chain([object.name_any()]);
+        let cells = object
+            .cells(now)
+            .into_iter()
+            .map(|cell| if width == Width::Full { cell } else { shortened(&cell) });
+        table.add_row(first.chain(cells));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Fitting,
+    Full,
+}
+
+/// A row fits an ordinary terminal; `-o wide` has the rest.
+const CELL_WIDTH: usize = 56;
+
+fn shortened(cell: &str) -> String {
+    if cell.chars().count() <= CELL_WIDTH {
+        return cell.to_owned();
+    }
+    let kept: String = cell.chars().take(CELL_WIDTH - 1).collect();
+    format!("{}…", kept.trim_end())
+}
+
+impl Row for TerraformLayer {
+    const HEADER: &'static [&'static str] = &["STATE", "CHANGES", "WHY", "COMMIT", "CHECKED"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        let open = !condition::is_true(&status.conditions, "IsApplyUpToDate");
+        let changes =
+            status.plan.as_ref().map(|plan| plan.summary).filter(|summary| open && summary.has_changes());
+        vec![
+            status.state.map_or_else(dash, |state| format!("{state:?}")),
+            changes.map_or_else(dash, |s| format!("+{} ~{} -{}", s.add, s.change, s.destroy)),
+            status.why.unwrap_or_else(dash),
+            status.revision.short.unwrap_or_else(dash),
+            status.last_run.map_or_else(dash, |run| age(run.date.0, now)),
+        ]
+    }
+}
+
+impl Row for TerraformRun {
+    const HEADER: &'static [&'static str] = &["LAYER", "ACTION", "STATE", "COMMIT", "RESULT", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        vec![
+            self.spec.layer.name.to_string(),
+            self.spec.action.as_str().to_owned(),
+            status.state.map_or_else(dash, |state| format!("{state:?}")),
+            self.spec.layer.revision.short().to_owned(),
+            status.result.map_or_else(dash, |result| result.message),
+            created(self, now),
+        ]
+    }
+}
+
+impl Row for TerraformRepository {
+    const HEADER: &'static [&'static str] = &["URL", "READY", "MESSAGE", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let conditions = self.status.as_ref().map_or(&[][..], |s| s.conditions.as_slice());
+        let ready = condition::find(conditions, "Ready");
+        vec![
+            self.spec.repository.url.to_string(),
+            ready.map_or_else(dash, |c| c.status.clone()),
+            ready.map_or_else(dash, |c| c.message.clone()),
+            created(self, now),
+        ]
+    }
+}
+
+impl Row for TerraformApproval {
+    const HEADER: &'static [&'static str] = &["LAYER", "DECISION", "USER", "PLAN", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.spec.layer.to_string(),
+            format!("{:?}", self.spec.decision).to_lowercase(),
+            self.spec.user.clone(),
+            self.spec.plan_sha256.short().to_owned(),
+            created(self, now),
+        ]
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn created(object: &impl ResourceExt, now: Timestamp) -> String {
+    object.creation_timestamp().map_or_else(dash, |time| age(time.0, now))
+}
+
+/// As kubectl shows it: the largest unit that is not zero.
+fn age(since: Timestamp, now: Timestamp) -> String {
+    let secs = now.duration_since(since).as_secs().max(0);
+    match secs {
+        0..60 => format!("{secs}s"),
+        60..3600 => format!("{}m", secs / 60),
+        3600..86_400 => format!("{}h", secs / 3600),
+        _ => format!("{}d", secs / 86_400),
+    }
+}

@@ -1,0 +1,74 @@
+//! The verbs of the command line. Each needs a kubeconfig and nothing else.
+
+pub(crate) mod approve;
+pub(crate) mod completion;
+pub(crate) mod get;
+pub(crate) mod runner;
+pub(crate) mod sync;
+pub(crate) mod version;
+
+use anyhow::Context;
+use api::TerraformLayer;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+use crate::arguments::Target;
+
+/// The API that the kubeconfig names, and the namespace to work in.
+async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
+    let config = kube::Config::infer().await.context(
+        "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
+    )?;
+    let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config).context("use the kubeconfig")?;
+    Ok((client, namespace))
+}
+
+/// One layer, or an error that names a similar one.
+async fn layer(client: &Client, namespace: &str, name: &str) -> anyhow::Result<TerraformLayer> {
+    let api = Api::<TerraformLayer>::namespaced(client.clone(), namespace);
+    if let Some(layer) = api.get_opt(name).await.with_context(|| format!("read layer {namespace}/{name}"))? {
+        return Ok(layer);
+    }
+    let all = api.list(&ListParams::default()).await.context("list the layers")?;
+    let similar = all.items.iter().map(|layer| layer.name_any()).min_by_key(|known| distance(known, name));
+    match similar.filter(|known| distance(known, name) <= 3) {
+        Some(known) => anyhow::bail!("layer {namespace}/{name} not found; did you mean {known}?"),
+        None => anyhow::bail!("layer {namespace}/{name} not found; `terrane get layers -A` lists them"),
+    }
+}
+
+/// How many letters must change to make one name the other. O(a · b), names are short.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (y, cell) in b.iter().zip(row.iter_mut().skip(1)) {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = *cell;
+            left = change.min(left + 1).min(*cell + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn counts_letters_that_must_change() {
+        for (a, b, expected) in
+            [("", "", 0), ("abc", "", 3), ("databse", "database", 1), ("app", "db", 3), ("x", "x", 0)]
+        {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+            assert_eq!(distance(b, a), expected, "{b} {a}");
+        }
+    }
+}
