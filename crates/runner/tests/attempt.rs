@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::attempt::{Description, Outcome, PlanSource, Reason};
@@ -43,6 +43,8 @@ struct World {
     dir: tempfile::TempDir,
     base: String,
     away: Arc<AtomicBool>,
+    /// Requests for the state that were turned away.
+    turned_away: Arc<AtomicUsize>,
     server: tokio::task::JoinHandle<()>,
     git: Git,
     bundle: Sha256,
@@ -66,12 +68,15 @@ impl World {
             reviewer: Arc::new(ByName),
         };
         let away = Arc::new(AtomicBool::new(false));
-        let gone = Arc::clone(&away);
+        let turned_away = Arc::new(AtomicUsize::new(0));
+        let (gone, count) = (Arc::clone(&away), Arc::clone(&turned_away));
         let app = router(options).layer(axum::middleware::from_fn(
             move |request: axum::extract::Request, next: axum::middleware::Next| {
-                let gone = Arc::clone(&gone);
+                let (gone, count) = (Arc::clone(&gone), Arc::clone(&count));
                 async move {
                     if gone.load(Ordering::SeqCst) {
+                        let is_state = request.uri().path().starts_with("/v1/state/");
+                        count.fetch_add(usize::from(is_state), Ordering::SeqCst);
                         return axum::response::IntoResponse::into_response(
                             axum::http::StatusCode::SERVICE_UNAVAILABLE,
                         );
@@ -91,6 +96,7 @@ impl World {
         let mut world = Self {
             base,
             away,
+            turned_away,
             server,
             git: git.unwrap(),
             bundle: Sha256::of(b""),
@@ -403,20 +409,13 @@ async fn a_datastore_that_is_away_in_mid_apply_gets_state_and_log_when_it_is_bac
     let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
     let plan = planned(&world.plan("plan-1").await);
     world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
-    let spool = world.dir.path().join("work/layer-uid/spool");
     let (began, go) = (signals.path().join("began"), signals.path().join("go"));
     let director = async {
         until(|| began.exists()).await;
         world.away.store(true, Ordering::SeqCst);
         std::fs::write(&go, "").unwrap();
-        // The tool has handed its final state over, and it waits on disk.
-        until(|| {
-            let files = std::fs::read_dir(&spool).unwrap().flatten();
-            files
-                .filter(|file| file.file_name() != "log")
-                .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("\"slow\"")))
-        })
-        .await;
+        // The tool wants its state saved, and is kept waiting through several tries.
+        until(|| world.turned_away.load(Ordering::SeqCst) > 3).await;
         world.away.store(false, Ordering::SeqCst);
     };
     let (apply, ()) =
@@ -433,6 +432,37 @@ async fn a_datastore_that_is_away_in_mid_apply_gets_state_and_log_when_it_is_bac
 }
 
 #[tokio::test]
+async fn a_state_that_the_tool_could_not_save_is_rescued() {
+    let signals = tempfile::tempdir().unwrap();
+    let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
+    let plan = planned(&world.plan("plan-1").await);
+    world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
+    let (began, go) = (signals.path().join("began"), signals.path().join("go"));
+    let errored = world.dir.path().join("work/layer-uid/source/envs/prod/errored.tfstate");
+    let director = async {
+        until(|| began.exists()).await;
+        world.away.store(true, Ordering::SeqCst);
+        std::fs::write(&go, "").unwrap();
+        until(|| errored.exists()).await;
+        world.away.store(false, Ordering::SeqCst);
+    };
+    let mut options = world.options("apply-1");
+    // The tool loses patience with us because we lose it with the datastore.
+    options.patience = Duration::from_millis(300);
+    let (apply, ()) = tokio::join!(world.run_with(options, std::future::pending()), director);
+    assert_eq!(apply.reason, Reason::ToolFailed);
+    assert!(
+        apply.message.ends_with("The state that the tool could not save was saved afterwards"),
+        "{}",
+        apply.message
+    );
+    let state = world.state().await.expect("the state was rescued");
+    let names: Vec<_> = state["resources"].as_array().unwrap().iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["first", "slow"]);
+    assert_eq!(reqwest_get(&world, "/v1/state/layer-state/lock").await, 204, "no lock stays");
+}
+
+#[tokio::test]
 async fn a_state_locked_by_a_person_is_left_alone() {
     let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
     let first = planned(&world.plan("plan-1").await);
@@ -443,8 +473,13 @@ async fn a_state_locked_by_a_person_is_left_alone() {
     let before = world.state().await;
     let locked = world.run(world.apply_of("apply-2", 2, "plan-2", second)).await;
     assert_eq!(locked.reason, Reason::StateLocked, "{}", locked.message);
-    assert!(locked.message.contains("acquiring the state lock"), "{}", locked.message);
-    assert!(locked.message.contains("alice"), "{}", locked.message);
+    assert!(
+        locked
+            .message
+            .starts_with("the state is locked by alice (operation maintenance, held by controller since "),
+        "{}",
+        locked.message
+    );
     assert_eq!(world.state().await, before);
 }
 
