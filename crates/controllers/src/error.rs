@@ -7,9 +7,9 @@ pub enum Error {
     #[error("{doing}: {source}")]
     Api { doing: &'static str, source: Box<kube::Error> },
     #[error("{doing}: {source}")]
-    Datastore { doing: &'static str, source: datastore::Error },
-    #[error("{object} cannot be written: {source}")]
-    Unserializable { object: &'static str, source: serde_json::Error },
+    Datastore { doing: &'static str, source: datastore::client::Error },
+    #[error("the run's uid cannot name artefacts: {0}")]
+    BadUid(datastore::key::Error),
     #[error("the controllers are already running in this process")]
     DeskTaken,
 }
@@ -49,7 +49,7 @@ impl Error {
                 _ => Class::Transient,
             },
             Error::Datastore { .. } => Class::Transient,
-            Error::Unserializable { .. } | Error::DeskTaken => Class::Bug,
+            Error::BadUid(_) | Error::DeskTaken => Class::Bug,
         }
     }
 }
@@ -59,6 +59,6 @@ pub(crate) fn doing(doing: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |source| Error::Api { doing, source: Box::new(source) }
 }
 
-pub(crate) fn storing(doing: &'static str) -> impl FnOnce(datastore::Error) -> Error {
+pub(crate) fn storing(doing: &'static str) -> impl FnOnce(datastore::client::Error) -> Error {
     move |source| Error::Datastore { doing, source }
 }

@@ -28,7 +28,7 @@ pub use error::{Class, Error};
 pub use source::Desk;
 
 /// What every reconcile can reach.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Context {
     pub client: Client,
     pub datastore: datastore::Client,
@@ -36,6 +36,12 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// Time comes in here and nowhere else.
     pub now: fn() -> Timestamp,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 /// Objects of one kind that are reconciled at the same time. Reconciles wait for the API only, so a few do.

@@ -298,9 +298,7 @@ impl Desk {
         let mirror = self.git.mirror(&place.url, credentials, commit).await.map_err(|e| e.to_string())?;
         let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
         let sha256 = bundle.sha256().clone();
-        let file =
-            bundle.into_file().map_err(|e| format!("the files of {commit} could not be read back: {e}"))?;
-        self.datastore.bundle_put(&sha256, file).await.map_err(|e| e.to_string())?;
+        self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
         Ok(Answer::Bundle(sha256))
     }
 

@@ -1,8 +1,9 @@
 //! Speed and memory of the store alone, printed as a table. Run by hand: `cargo bench -p embedded --bench store`.
 
 use std::{
-    fs,
+    env, fs,
     path::Path,
+    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,19 +14,33 @@ use serde_json::{Value, json};
 
 const CALLERS: usize = 64;
 
+/// Opening is measured in a process of its own, whose memory holds nothing else yet.
+const OPEN: &str = "--open";
+
 fn main() -> Result<()> {
+    let mut arguments = env::args().skip(1);
+    if arguments.next().as_deref() == Some(OPEN) {
+        return open(Path::new(&arguments.next().context("no path to open")?));
+    }
     let directory = tempfile::TempDir::new()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!("{:<44} {:>14}", "measure", "value");
     let creates = runtime.block_on(creates_per_second(&directory.path().join("creates.db"), 40_000))?;
     row("durable creates of 0.5 kB, 64 callers", format!("{creates:.0}/s"));
-    let alone = runtime.block_on(latency_alone(&directory.path().join("alone.db"), 2_000))?;
-    row("durable create of 0.5 kB, one caller, p50", format!("{:.2} ms", millis(alone.0)));
-    row("durable create of 0.5 kB, one caller, p99", format!("{:.2} ms", millis(alone.1)));
-    runtime.block_on(write_layers(&directory.path().join("layers.db"), 10_000))?;
+    let (half, most) = runtime.block_on(latency_alone(&directory.path().join("alone.db"), 2_000))?;
+    row("durable create of 0.5 kB, one caller, p50", format!("{:.2} ms", millis(half)));
+    row("durable create of 0.5 kB, one caller, p99", format!("{:.2} ms", millis(most)));
+    let layers = directory.path().join("layers.db");
+    runtime.block_on(write_layers(&layers, 10_000))?;
+    let status = Command::new(env::current_exe()?).arg(OPEN).arg(&layers).status()?;
+    anyhow::ensure!(status.success(), "opening failed");
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<()> {
     let before = resident_kib()?;
     let start = Instant::now();
-    let store = Store::open(&directory.path().join("layers.db"), Options::default())?;
+    let store = Store::open(path, Options::default())?;
     row("open with 10,000 objects of 3 kB", format!("{:.0} ms", millis(start.elapsed())));
     row("memory they take", format!("{:.1} MiB", (resident_kib()?.saturating_sub(before)) as f64 / 1024.0));
     let snapshot = store.snapshot();

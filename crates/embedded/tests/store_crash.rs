@@ -13,22 +13,31 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use embedded::store::{Change, Collection, Event, Key, Op, Options, Store, WriteError};
+use embedded::store::{Change, Collection, Event, Key, Op, Options, Snapshot, Store, Stored};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const KILLS: u64 = 30;
 const WRITERS: usize = 16;
 /// Sets the victim apart from the test.
 const VICTIM: &str = "--be-killed-while-writing-to";
 
+const NAME: &str = "store::crash::no_answered_write_is_lost_by_sigkill";
+
 fn main() {
-    let mut arguments = env::args().skip(1);
-    if arguments.next().as_deref() == Some(VICTIM) {
-        victim(Path::new(&arguments.next().unwrap()));
-    } else {
-        survives_kill();
-        println!("test no_answered_write_is_lost_by_sigkill ... ok");
+    let arguments = env::args().skip(1).collect::<Vec<_>>();
+    if let [victim_argument, path] = &arguments[..]
+        && victim_argument == VICTIM
+    {
+        return victim(Path::new(path));
+    }
+    // As with other tests: words choose by name, `--seed=<number>` repeats a run's choices.
+    let mut words = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    if words.peek().is_none() || words.any(|word| NAME.contains(word)) {
+        let seed = arguments.iter().find_map(|argument| argument.strip_prefix("--seed="));
+        survives_kill(seed.map_or_else(rand::random, |seed| seed.parse().unwrap()));
+        println!("test {NAME} ... ok");
     }
 }
 
@@ -36,22 +45,32 @@ fn pods() -> Collection {
     Collection::new("", "pods")
 }
 
-/// Retains more than one life can write, so that every event of it can be asked for afterwards; compaction by age runs
-/// all the time, of what earlier lives left.
+/// Retains more than one life can write, so that every event of it can be asked for afterwards. What earlier lives left
+/// is compacted while the writers are at work.
 fn options() -> Options {
-    Options { history_events: 4000, compaction_rows: 100, ..Options::default() }
+    Options { history_events: 20_000, compaction_rows: 20, ..Options::default() }
 }
 
-/// Writes for ever, one object per writer, and says on standard output what was answered: `revision writer count state`.
+/// Writes for ever, one object per writer, while the past is compacted, and says on standard output what was answered: `revision writer count state`.
 fn victim(path: &Path) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
     let store = Store::open(path, options()).unwrap();
     let output = Arc::new(Mutex::new(std::io::stdout()));
     runtime.block_on(async {
-        let writers =
-            (0..WRITERS).map(|writer| tokio::spawn(write_forever(store.clone(), writer, output.clone())));
-        futures::future::join_all(writers).await;
+        let mut tasks = JoinSet::new();
+        for writer in 0..WRITERS {
+            tasks.spawn(write_forever(store.clone(), writer, output.clone()));
+        }
+        compact_the_past(&store).await;
+        panic!("a writer ended: {:?}", tasks.join_next().await);
     });
+}
+
+async fn compact_the_past(store: &Store) {
+    let past = store.snapshot().revision();
+    for revision in (past.saturating_sub(2000)..=past).step_by(5) {
+        store.compact(revision).await.unwrap();
+    }
 }
 
 async fn write_forever(store: Store, writer: usize, output: Arc<Mutex<std::io::Stdout>>) {
@@ -63,7 +82,7 @@ async fn write_forever(store: Store, writer: usize, output: Arc<Mutex<std::io::S
         let current = store.snapshot().get(&key);
         let (op, state) = match current {
             None => (Op::Create { key: key.clone(), object }, "there"),
-            Some(current) if count % 5 == 0 => {
+            Some(current) if count.is_multiple_of(5) => {
                 (Op::Delete { key: key.clone(), expected: current.revision, object }, "gone")
             }
             Some(current) => (Op::Update { key: key.clone(), expected: current.revision, object }, "there"),
@@ -114,29 +133,31 @@ fn live_and_die(path: &Path, answers_before_death: usize) -> Answers {
     answers
 }
 
-fn survives_kill() {
-    let seed = env::var("STORE_CRASH_SEED").ok().map_or_else(rand::random, |seed| seed.parse().unwrap());
-    println!("STORE_CRASH_SEED={seed} repeats this run's choices");
+fn survives_kill(seed: u64) {
+    println!("running with --seed={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("store.db");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut revision = 0;
+    let mut past = Snapshot::default();
     let mut answered = 0;
     for _ in 0..KILLS {
         let answers = live_and_die(&path, random.random_range(1..400));
         answered += answers.len();
         let store = Store::open(&path, options()).unwrap();
-        runtime.block_on(check(&store, revision, &answers));
-        revision = store.snapshot().revision();
+        past = runtime.block_on(check(&store, &past, &answers));
         store.close();
     }
-    println!("{answered} answered writes survived {KILLS} kills; the store is at revision {revision}");
+    println!(
+        "{answered} answered writes survived {KILLS} kills; the store is at revision {}",
+        past.revision()
+    );
 }
 
-/// Everything since `before` must be there once, in order, and agree with what was answered.
-async fn check(store: &Store, before: u64, answers: &Answers) {
+/// Everything since `past` must be there once, in order, and agree with what was answered. Returns the new past.
+async fn check(store: &Store, past: &Snapshot, answers: &Answers) -> Snapshot {
     let snapshot = store.snapshot();
+    let before = past.revision();
     let events = events_between(store, before, snapshot.revision()).await;
     let revisions = events.iter().map(|event| event.revision).collect::<Vec<_>>();
     assert_eq!(revisions, (before + 1..=snapshot.revision()).collect::<Vec<_>>(), "revisions are contiguous");
@@ -146,26 +167,32 @@ async fn check(store: &Store, before: u64, answers: &Answers) {
         assert_eq!((&*event.object.key.name, &event.object.value()["count"]), (name.as_str(), &json!(count)));
         assert_eq!(event.change == Change::Deleted, state == "gone");
     }
-    // Each event names what the one before it on the same object left, and the last one is what is there now.
-    let mut last = BTreeMap::new();
+    // The events lead from the past to what is there now, each naming what it found.
+    let mut objects = objects(past);
     for event in &events {
-        if let Some(left) = last.insert(event.object.key.clone(), event.clone()) {
-            assert_eq!(event.previous, (left.change != Change::Deleted).then(|| left.object.clone()));
-        }
-        assert_eq!(event.previous.is_none(), event.change == Change::Added);
+        let key = event.object.key.clone();
+        let previous = match event.change {
+            Change::Added | Change::Modified => objects.insert(key, event.object.clone()),
+            Change::Deleted => objects.remove(&key),
+        };
+        assert_eq!(event.previous, previous);
+        assert_eq!(previous.is_none(), event.change == Change::Added);
     }
-    for (key, event) in last {
-        let expected = (event.change != Change::Deleted).then(|| event.object.clone());
-        assert_eq!(snapshot.get(&key), expected);
-    }
+    assert_eq!(objects, self::objects(&snapshot));
     // And it can be written.
     let key = Key::new(Collection::new("", "configmaps"), "default", "probe");
     let op = match snapshot.get(&key) {
         None => Op::Create { key, object: json!({}) },
         Some(current) => Op::Delete { key, expected: current.revision, object: json!({}) },
     };
-    let written: Result<_, WriteError> = store.write(vec![op]).await;
-    assert_eq!(written.unwrap()[0].revision, snapshot.revision() + 1);
+    assert_eq!(store.write(vec![op]).await.unwrap()[0].revision, snapshot.revision() + 1);
+    store.snapshot()
+}
+
+fn objects(snapshot: &Snapshot) -> BTreeMap<Key, Arc<Stored>> {
+    let collections = snapshot.collections().cloned().collect::<Vec<_>>();
+    let objects = collections.iter().flat_map(|collection| snapshot.list(collection, None, None));
+    objects.map(|object| (object.key.clone(), object)).collect()
 }
 
 async fn events_between(store: &Store, before: u64, newest: u64) -> Vec<Arc<Event>> {

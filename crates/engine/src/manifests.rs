@@ -26,6 +26,7 @@ pub struct RunnerSettings {
 /// An apply that is told to stop needs time to save its state.
 const APPLY_GRACE_SECONDS: i64 = 3600;
 const PLAN_GRACE_SECONDS: i64 = 60;
+const REPORT_SECONDS: i64 = 15;
 const TOKEN_SECONDS: i64 = 600;
 const TOKEN_DIRECTORY: &str = "/var/run/terrane";
 /// The same for plan and apply, or `abspath()` in the code would show changes that are not there.
@@ -45,6 +46,8 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &RunnerSettings) -
         json!({ "name": "TERRANE_ATTEMPT", "value": attempt.to_string() }),
         json!({ "name": "TERRANE_TOKEN_FILE", "value": format!("{TOKEN_DIRECTORY}/token") }),
         json!({ "name": "TERRANE_WORK_DIR", "value": WORK_DIRECTORY }),
+        // A little less than the pod has, so that the result can still be reported.
+        json!({ "name": "TERRANE_GRACE_SECONDS", "value": (grace - REPORT_SECONDS).to_string() }),
     ];
     if let Some(path) = &settings.path {
         env.push(json!({ "name": "PATH", "value": path }));

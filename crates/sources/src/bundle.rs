@@ -2,13 +2,13 @@
 //! and order are fixed, so the same tree gives the same digest on every machine.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufWriter, Seek, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use api::text::{CommitId, Sha256};
 use sha2::Digest;
+use tempfile::NamedTempFile;
 
 use crate::error::Error;
 use crate::git::{Git, Mirror};
@@ -17,7 +17,7 @@ use crate::objects::{Entry, Kind, Objects};
 /// An archive on disk that vanishes with this value.
 #[derive(Debug)]
 pub struct Bundle {
-    file: File,
+    file: NamedTempFile,
     sha256: Sha256,
     size: u64,
 }
@@ -31,10 +31,9 @@ impl Bundle {
         self.size
     }
 
-    /// The bytes, from the start.
-    pub fn into_file(mut self) -> std::io::Result<File> {
-        self.file.rewind()?;
-        Ok(self.file)
+    /// Where the bytes are, for as long as this value lives.
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 }
 
@@ -52,7 +51,7 @@ impl Git {
         if total > limits.bytes {
             return Err(too_large("the size in bytes", limits.bytes));
         }
-        let file = tempfile::tempfile_in(self.options.cache_dir.join("private"))
+        let file = tempfile::NamedTempFile::new_in(self.options.cache_dir.join("private"))
             .map_err(Error::io("create a file for the bundle"))?;
         let commit = commit.clone();
         self.with_objects(mirror, "bundle", move |objects| write_bundle(objects, &commit, &entries, file))
@@ -64,7 +63,7 @@ fn write_bundle(
     objects: &mut Objects,
     commit: &CommitId,
     entries: &[Entry],
-    file: File,
+    file: NamedTempFile,
 ) -> Result<Bundle, Error> {
     let io = Error::io("write the bundle");
     let mut archive = tar::Builder::new(Hashing::new(BufWriter::with_capacity(256 * 1024, file)));

@@ -203,7 +203,7 @@ fn telling_line(stderr: &str) -> String {
     let lines = || stderr.lines().map(str::trim).filter(|line| !line.is_empty());
     let chosen = lines()
         .find(|line| line.starts_with("fatal:") || line.starts_with("error:") || line.starts_with("ERROR:"))
-        .or_else(|| lines().last())
+        .or_else(|| lines().next_back())
         .unwrap_or("git said nothing");
     let chosen = chosen.trim_start_matches("fatal:").trim_start_matches("error:").trim();
     chosen.chars().filter(|c| !c.is_control()).take(300).collect()

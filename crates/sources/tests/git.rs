@@ -58,7 +58,7 @@ fn git_in(cache: &Path) -> Git {
 
 fn entries_of(bundle: sources::Bundle) -> (BTreeMap<String, String>, Vec<u8>) {
     let mut bytes = Vec::new();
-    bundle.into_file().unwrap().read_to_end(&mut bytes).unwrap();
+    std::fs::File::open(bundle.path()).unwrap().read_to_end(&mut bytes).unwrap();
     let mut archive = tar::Archive::new(bytes.as_slice());
     let mut found = BTreeMap::new();
     for entry in archive.entries().unwrap() {

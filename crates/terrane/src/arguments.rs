@@ -6,7 +6,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[derive(Parser, Debug)]
-#[command(name = "terrane", version, about = "Keeps infrastructure equal to its code", propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "terrane",
+    version,
+    about = "Keeps infrastructure equal to its code",
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub(crate) struct Arguments {
     /// Say more; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -144,6 +150,9 @@ pub(crate) struct Runner {
     pub attempt: u32,
     #[arg(long, env = "TERRANE_WORK_DIR")]
     pub work_dir: PathBuf,
+    /// How long the tool may take to stop when the pod is told to
+    #[arg(long, env = "TERRANE_GRACE_SECONDS")]
+    pub grace_seconds: u64,
 }
 
 #[derive(Args, Debug)]

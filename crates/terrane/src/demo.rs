@@ -89,7 +89,19 @@ pub(crate) async fn prepare(data_dir: &Path) -> anyhow::Result<PathBuf> {
     }
     git(&root, &["init", "--quiet", "--initial-branch=main"]).await?;
     git(&root, &["add", "--all"]).await?;
-    git(&root, &["-c", "user.name=demo", "-c", "user.email=demo@localhost", "commit", "--quiet", "--message=Start the demo"]).await?;
+    git(
+        &root,
+        &[
+            "-c",
+            "user.name=demo",
+            "-c",
+            "user.email=demo@localhost",
+            "commit",
+            "--quiet",
+            "--message=Start the demo",
+        ],
+    )
+    .await?;
     Ok(root)
 }
 
@@ -102,7 +114,11 @@ async fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
         .await
         .context("start git; install it, or put it on the PATH")?;
     if !output.status.success() {
-        bail!("make the demo repository: git {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "make the demo repository: git {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(())
 }
@@ -111,9 +127,7 @@ async fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
 pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> {
     let root = root.canonicalize().context("find the demo repository")?;
     let manager = PatchParams::apply("terrane-demo").force();
-    let meta = |kind: &str, name: &str| {
-        json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE } })
-    };
+    let meta = |kind: &str, name: &str| json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE } });
     let with = |mut object: serde_json::Value, spec: serde_json::Value| {
         object["spec"] = spec;
         object

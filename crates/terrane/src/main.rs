@@ -16,10 +16,14 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // The shim is started once for every container: it needs neither logging nor an async runtime of ours.
     if let Command::Shim(shim) = arguments.command {
-        return node::shim::main(&shim.directory);
+        return node::shim::main([shim.directory.into_os_string()]);
     }
     start_logging(&arguments);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the async runtime") {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("start the async runtime")
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
@@ -41,8 +45,12 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Runner(options) => commands::runner::run(options).await,
         Command::Get(options) => commands::get::run(options).await.map(done),
         Command::Sync(options) => commands::sync::run(options).await.map(done),
-        Command::Approve(options) => commands::approve::run(options, api::approval::Decision::Approve).await.map(done),
-        Command::Reject(options) => commands::approve::run(options, api::approval::Decision::Reject).await.map(done),
+        Command::Approve(options) => {
+            commands::approve::run(options, api::approval::Decision::Approve).await.map(done)
+        }
+        Command::Reject(options) => {
+            commands::approve::run(options, api::approval::Decision::Reject).await.map(done)
+        }
         Command::Version => commands::version::run().map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),
@@ -52,13 +60,16 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
 fn start_logging(arguments: &Arguments) {
     use tracing_subscriber::EnvFilter;
     let level = match arguments.verbose {
-        0 => "terrane=info,controllers=info,embedded=info,node=info,datastore=info,runner=info,sources=info,warn",
+        0 => {
+            "terrane=info,controllers=info,embedded=info,node=info,datastore=info,runner=info,sources=info,warn"
+        }
         1 => "debug,hyper=info,h2=info,rustls=info,tower=info",
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("TERRANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let colour =
+        std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
     match arguments.log_format {
         arguments::LogFormat::Text => logs.with_ansi(colour).with_target(false).compact().init(),
         arguments::LogFormat::Json => logs.json().flatten_event(true).init(),

@@ -1,11 +1,12 @@
-//! Terraform and OpenTofu as typed subprocesses: which program and version, its commands, its plan. Knows nothing of runs.
+//! The tools, terraform and OpenTofu, as typed subprocesses: which one is wanted, what it says, what its plan means.
+//! Downloading tools does not happen here, and nothing here knows the datastore.
 
-pub mod code;
-pub mod job;
+pub mod choice;
+pub mod diagnostics;
 pub mod plan;
-pub mod program;
-pub mod version;
+pub mod plan_file;
+pub mod process;
+mod tool;
+pub mod versions;
 
-pub use job::{Ended, Job};
-pub use program::Program;
-pub use version::Constraint;
+pub use tool::{Error, Planned, Report, Tool};

@@ -1,226 +1,277 @@
-//! The plan as `show -json` tells it, reduced to what people may see: sensitive values and the values of variables never leave here.
+//! The plan in JSON: what would change, and the same document without what must not be stored readable. Pure.
+//!
+//! `show -json` prints the values of variables and the constants of the configuration in clear, sensitive or not, and
+//! the whole prior state. What people need is in the changes; the rest is dropped rather than guarded.
 
 use api::run::PlanSummary;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-#[derive(Debug, thiserror::Error)]
-#[error("the tool's description of the plan is not understood: {0}")]
-pub struct Error(#[from] serde_json::Error);
+const MASK: &str = "(sensitive value)";
 
-/// What a plan would change, safe to store and show.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the plan in JSON cannot be understood: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the plan in JSON is not an object with resource changes")]
+    Shape,
+}
+
+/// What a plan would do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct View {
+pub struct Plan {
     pub summary: PlanSummary,
-    pub resources: Vec<ResourceChange>,
+    pub changes: Vec<Change>,
+    /// What is different in the world from what the state says.
+    pub drift: Vec<Change>,
     pub outputs: Vec<OutputChange>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ResourceChange {
+pub struct Change {
     pub address: String,
-    pub action: Action,
+    /// In the tool's own words: `create`, `update`, `delete`, or two of them for a replacement.
+    pub actions: Vec<String>,
     pub attributes: Vec<AttributeChange>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OutputChange {
-    pub name: String,
-    pub action: Action,
-}
-
-/// `None` is "not there"; what is sensitive or not known yet is said in words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttributeChange {
     pub name: String,
-    pub before: Option<Value>,
-    pub after: Option<Value>,
+    /// `null` when there was none.
+    pub before: Value,
+    /// `null` when there will be none, or when it is known only after the apply.
+    pub after: Value,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub known_after_apply: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    Create,
-    Update,
-    Delete,
-    Replace,
-    Read,
-    Forget,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputChange {
+    pub name: String,
+    pub actions: Vec<String>,
 }
 
-pub const SENSITIVE: &str = "(sensitive)";
-pub const UNKNOWN: &str = "(known after apply)";
-
-#[derive(Deserialize, Default)]
-struct Raw {
-    #[serde(default)]
-    resource_changes: Vec<RawResource>,
-    #[serde(default)]
-    output_changes: Map<String, Value>,
+/// A plan and its redacted document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    pub plan: Plan,
+    pub redacted: Value,
 }
 
-#[derive(Deserialize)]
-struct RawResource {
-    address: String,
-    change: RawChange,
-}
-
-#[derive(Deserialize, Default)]
-struct RawChange {
-    #[serde(default)]
-    actions: Vec<String>,
-    #[serde(default)]
-    before: Value,
-    #[serde(default)]
-    after: Value,
-    #[serde(default)]
-    after_unknown: Value,
-    #[serde(default)]
-    before_sensitive: Value,
-    #[serde(default)]
-    after_sensitive: Value,
-}
-
-impl View {
-    /// O(size of the plan).
-    pub fn parse(json: &[u8]) -> Result<Self, Error> {
-        let raw: Raw = serde_json::from_slice(json)?;
-        let mut view = View::default();
-        for resource in raw.resource_changes {
-            let Some(action) = action(&resource.change.actions) else { continue };
-            count(&mut view.summary, action);
-            view.resources.push(ResourceChange {
-                address: resource.address,
-                action,
-                attributes: attributes(&resource.change),
-            });
-        }
-        for (name, change) in raw.output_changes {
-            let change: RawChange = serde_json::from_value(change)?;
-            let Some(action) = action(&change.actions) else { continue };
-            view.summary.outputs += 1;
-            view.outputs.push(OutputChange { name, action });
-        }
-        Ok(view)
+/// Reads the output of `show -json`.
+pub fn read(document: &[u8]) -> Result<Shown, Error> {
+    let Value::Object(mut document) = serde_json::from_slice(document)? else { return Err(Error::Shape) };
+    if !document.contains_key("format_version") {
+        return Err(Error::Shape);
     }
-}
-
-fn action(actions: &[String]) -> Option<Action> {
-    let words: Vec<&str> = actions.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        ["create"] => Some(Action::Create),
-        ["update"] => Some(Action::Update),
-        ["delete"] => Some(Action::Delete),
-        ["delete", "create"] | ["create", "delete"] => Some(Action::Replace),
-        ["read"] => Some(Action::Read),
-        ["forget"] => Some(Action::Forget),
-        _ => None,
+    for name in ["configuration", "prior_state", "planned_values", "proposed_unknown"] {
+        document.remove(name);
     }
-}
-
-fn count(summary: &mut PlanSummary, action: Action) {
-    match action {
-        Action::Create => summary.add += 1,
-        Action::Update | Action::Forget => summary.change += 1,
-        Action::Delete => summary.destroy += 1,
-        Action::Replace => {
-            summary.add += 1;
-            summary.destroy += 1;
+    if let Some(Value::Object(variables)) = document.get_mut("variables") {
+        variables.values_mut().for_each(|value| *value = Value::Object(Map::new()));
+    }
+    for list in ["resource_changes", "resource_drift"] {
+        if let Some(Value::Array(changes)) = document.get_mut(list) {
+            changes.iter_mut().filter_map(|entry| entry.get_mut("change")).for_each(redact_change);
         }
-        Action::Read => {}
     }
+    if let Some(Value::Object(outputs)) = document.get_mut("output_changes") {
+        outputs.values_mut().for_each(redact_change);
+    }
+    let plan = summarise(&document);
+    Ok(Shown { plan, redacted: Value::Object(document) })
 }
 
-/// The attributes that differ, each masked as a whole when anything inside it is sensitive.
-fn attributes(change: &RawChange) -> Vec<AttributeChange> {
-    let names =
-        |value: &Value| value.as_object().map(|o| o.keys().cloned().collect::<Vec<_>>()).unwrap_or_default();
-    let mut all = names(&change.before);
-    all.extend(names(&change.after));
-    all.extend(names(&change.after_unknown));
-    all.sort();
-    all.dedup();
-    all.into_iter()
-        .filter_map(|name| {
-            let unknown = change.after_unknown.get(&name).is_some_and(any_true);
-            let (before, after) = (change.before.get(&name), change.after.get(&name));
-            if before == after && !unknown {
-                return None;
+fn redact_change(change: &mut Value) {
+    let Value::Object(change) = change else { return };
+    for (side, marks) in [("before", "before_sensitive"), ("after", "after_sensitive")] {
+        let marks = change.get(marks).cloned().unwrap_or(Value::Bool(false));
+        if let Some(value) = change.get_mut(side) {
+            mask(value, &marks);
+        }
+    }
+    // Only for imports; it can hold an identifier that is a secret.
+    change.remove("generated_config");
+}
+
+/// Replaces what the marks call sensitive. A shape that does not fit the marks is masked whole. The depth is bounded
+/// by the JSON parser's own limit.
+fn mask(value: &mut Value, marks: &Value) {
+    match (marks, value) {
+        (Value::Bool(false) | Value::Null, _) | (_, Value::Null) => {}
+        (Value::Object(marks), Value::Object(fields)) => {
+            for (name, mark) in marks {
+                if let Some(field) = fields.get_mut(name) {
+                    mask(field, mark);
+                }
             }
-            let sensitive =
-                |marks: &Value| marks == &Value::Bool(true) || marks.get(&name).is_some_and(any_true);
-            let mask = |value: Option<&Value>, hide: bool| match value {
-                None | Some(Value::Null) => None,
-                Some(_) if hide => Some(Value::from(SENSITIVE)),
-                Some(value) => Some(value.clone()),
-            };
-            // A value that is sensitive on one side would be given away by the other.
-            let hide = sensitive(&change.before_sensitive) || sensitive(&change.after_sensitive);
-            let after = if unknown { Some(Value::from(UNKNOWN)) } else { mask(after, hide) };
-            Some(AttributeChange { before: mask(before, hide), after, name })
+        }
+        (Value::Array(marks), Value::Array(items)) => {
+            items.iter_mut().zip(marks).for_each(|(item, mark)| mask(item, mark));
+        }
+        // Empty marks mean that nothing below is sensitive, whatever the shape.
+        (Value::Object(marks), _) if marks.is_empty() => {}
+        (Value::Array(marks), _) if marks.is_empty() => {}
+        (_, value) => *value = Value::String(MASK.to_owned()),
+    }
+}
+
+fn summarise(document: &Map<String, Value>) -> Plan {
+    let mut plan = Plan {
+        changes: changes(document.get("resource_changes")),
+        drift: changes(document.get("resource_drift")),
+        ..Plan::default()
+    };
+    for change in &plan.changes {
+        for action in &change.actions {
+            match action.as_str() {
+                "create" => plan.summary.add += 1,
+                "update" => plan.summary.change += 1,
+                "delete" => plan.summary.destroy += 1,
+                _ => {}
+            }
+        }
+    }
+    if let Some(Value::Object(outputs)) = document.get("output_changes") {
+        for (name, change) in outputs {
+            let actions = actions(Some(change));
+            if is_effective(&actions) {
+                plan.outputs.push(OutputChange { name: name.clone(), actions });
+            }
+        }
+    }
+    plan.summary.outputs = u32::try_from(plan.outputs.len()).unwrap_or(u32::MAX);
+    plan
+}
+
+fn changes(list: Option<&Value>) -> Vec<Change> {
+    let Some(Value::Array(entries)) = list else { return Vec::new() };
+    entries
+        .iter()
+        .filter_map(|entry| {
+            let change = entry.get("change");
+            let actions = actions(change);
+            is_effective(&actions).then(|| Change {
+                address: entry.get("address").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                attributes: attributes(change),
+                actions,
+            })
         })
         .collect()
 }
 
-/// Whether a tree of marks marks anything. Depth is bounded by serde_json's own limit on nesting.
-fn any_true(marks: &Value) -> bool {
-    match marks {
-        Value::Bool(mark) => *mark,
-        Value::Array(items) => items.iter().any(any_true),
-        Value::Object(fields) => fields.values().any(any_true),
-        Value::Null | Value::Number(_) | Value::String(_) => false,
+/// Neither "nothing" nor a data source that is read.
+fn is_effective(actions: &[String]) -> bool {
+    actions.iter().any(|action| action != "no-op" && action != "read")
+}
+
+fn actions(change: Option<&Value>) -> Vec<String> {
+    let list = change.and_then(|change| change.get("actions")).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The top-level attributes that differ.
+fn attributes(change: Option<&Value>) -> Vec<AttributeChange> {
+    let empty = Map::new();
+    let side = |name: &str| change.and_then(|change| change.get(name)).and_then(Value::as_object);
+    let (before, after) = (side("before").unwrap_or(&empty), side("after").unwrap_or(&empty));
+    let unknown = side("after_unknown").unwrap_or(&empty);
+    let mut names: Vec<&String> = before.keys().chain(after.keys()).chain(unknown.keys()).collect();
+    names.sort();
+    names.dedup();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let value = |side: &Map<String, Value>| side.get(name).cloned().unwrap_or(Value::Null);
+            let known_after_apply = unknown.get(name).is_some_and(|mark| mark == &Value::Bool(true));
+            let (before, after) = (value(before), value(after));
+            (known_after_apply || before != after || before == MASK).then_some(AttributeChange {
+                name: name.clone(),
+                before,
+                after,
+                known_after_apply,
+            })
+        })
+        .collect()
+}
+
+/// For tools that cannot show a plan in JSON: the line they end with.
+pub fn summary_from_text(output: &str) -> Option<PlanSummary> {
+    let line = output.lines().map(str::trim).find_map(|line| line.strip_prefix("Plan: "))?;
+    let mut summary = PlanSummary::default();
+    for part in line.trim_end_matches('.').split(',') {
+        let mut words = part.split_ascii_whitespace();
+        let count: u32 = words.next()?.parse().ok()?;
+        match words.nth(1)? {
+            "add" => summary.add = count,
+            "change" => summary.change = count,
+            "destroy" => summary.destroy = count,
+            _ => {}
+        }
     }
+    Some(summary)
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-    use proptest::prelude::*;
+    #![allow(clippy::unwrap_used)]
+    use super::*;
     use serde_json::json;
 
-    use super::*;
-
-    fn view(value: Value) -> View {
-        View::parse(value.to_string().as_bytes()).unwrap()
+    #[test]
+    fn counts_changes_and_keeps_no_secret() {
+        let document = json!({
+            "format_version": "1.2",
+            "variables": {"password": {"value": "CANARY-var"}},
+            "configuration": {"root_module": {"resources": [{"expressions": {"x": {"constant_value": "CANARY-conf"}}}]}},
+            "prior_state": {"values": "CANARY-state"},
+            "planned_values": {"outputs": {"o": {"value": "CANARY-planned"}}},
+            "resource_changes": [
+                {"address": "a.b", "change": {
+                    "actions": ["update"],
+                    "before": {"name": "old", "secret": "CANARY-1", "list": [{"k": "CANARY-2", "n": 1}], "same": 1},
+                    "after": {"name": "new", "secret": "CANARY-3", "list": [{"k": "CANARY-4", "n": 2}], "same": 1},
+                    "after_unknown": {"id": true},
+                    "before_sensitive": {"secret": true, "list": [{"k": true}]},
+                    "after_sensitive": {"secret": true, "list": [{"k": true}]}}},
+                {"address": "a.c", "change": {"actions": ["delete", "create"], "before": {"x": "CANARY-5"}, "after": null,
+                    "before_sensitive": true, "after_sensitive": false}},
+                {"address": "a.d", "change": {"actions": ["no-op"]}},
+                {"address": "data.e", "change": {"actions": ["read"]}}
+            ],
+            "resource_drift": [{"address": "a.f", "change": {"actions": ["update"], "before": {"m": "1"}, "after": {"m": "2"}}}],
+            "output_changes": {
+                "o": {"actions": ["create"], "before": null, "after": "CANARY-6", "before_sensitive": false, "after_sensitive": true},
+                "p": {"actions": ["no-op"]}}
+        });
+        let shown = read(&serde_json::to_vec(&document).unwrap()).unwrap();
+        assert_eq!(shown.plan.summary, PlanSummary { add: 1, change: 1, destroy: 1, outputs: 1 });
+        let text = format!("{} {}", shown.redacted, serde_json::to_string(&shown.plan).unwrap());
+        assert!(!text.contains("CANARY"), "{text}");
+        let [update, _] = shown.plan.changes.as_slice() else { panic!("{:?}", shown.plan) };
+        let names: Vec<_> = update.attributes.iter().map(|attribute| attribute.name.as_str()).collect();
+        assert_eq!(names, ["id", "list", "name", "secret"]);
+        assert_eq!(shown.plan.drift.first().unwrap().address, "a.f");
     }
 
     #[test]
-    fn counts_as_the_tools_do() {
-        let change = |actions: &[&str]| json!({ "address": "a.b", "change": { "actions": actions } });
-        let view = view(json!({ "resource_changes": [
-            change(&["create"]), change(&["update"]), change(&["delete"]), change(&["delete", "create"]), change(&["no-op"]), change(&["read"]),
-        ], "output_changes": { "x": { "actions": ["update"] }, "y": { "actions": ["no-op"] } } }));
-        assert_eq!(view.summary, PlanSummary { add: 2, change: 1, destroy: 2, outputs: 1 });
-    }
-
-    #[test]
-    fn sensitive_values_and_variables_do_not_leave() {
-        let view = view(json!({
-            "variables": { "password": { "value": "canary" } },
-            "resource_changes": [{ "address": "a.b", "change": {
-                "actions": ["update"],
-                "before": { "secret": "canary-old", "list": ["canary"], "plain": 1 },
-                "after": { "secret": "canary-new", "list": ["canary", "canary"], "plain": 2 },
-                "after_unknown": { "id": true },
-                "before_sensitive": { "list": [true] },
-                "after_sensitive": { "secret": true },
-            } }],
-        }));
-        let text = serde_json::to_string(&view).unwrap();
-        assert!(!text.contains("canary"), "{text}");
-        let names: Vec<&str> = view.resources[0].attributes.iter().map(|a| a.name.as_str()).collect();
-        assert_eq!(names, ["id", "list", "plain", "secret"]);
-        assert_eq!(view.resources[0].attributes[0].after, Some(json!(UNKNOWN)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = View::parse(&bytes);
+    fn what_is_no_plan_is_refused() {
+        for bad in ["", "[]", "{}", "null", "{\"format_version\""] {
+            assert!(read(bad.as_bytes()).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn old_tools_are_understood_by_their_last_line() {
+        assert_eq!(
+            summary_from_text("x\nPlan: 2 to add, 1 to change, 30 to destroy.\n"),
+            Some(PlanSummary { add: 2, change: 1, destroy: 30, outputs: 0 })
+        );
+        assert_eq!(summary_from_text("No changes."), None);
     }
 }

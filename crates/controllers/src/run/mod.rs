@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use api::attempt::Description;
 use api::{TerraformRun, TerraformRunStatus};
+use datastore::{Artefact, Attempt};
 use engine::Wake;
 use engine::manifests::POD_FINALIZER;
 use engine::run::{Effect, decide};
@@ -41,9 +42,10 @@ pub(crate) async fn reconcile(run: Arc<TerraformRun>, context: Arc<Context>) -> 
 }
 
 async fn put_description(description: &Description, context: &Context) -> Result<(), Error> {
+    let attempt = Attempt::new(&*description.run_uid, description.attempt).map_err(Error::BadUid)?;
     context
         .datastore
-        .description_put(&description.run_uid, description.attempt, description.to_bytes())
+        .artefact_put(&attempt, Artefact::Spec, description.to_bytes().into())
         .await
         .map_err(storing("store what the runner is to do"))
 }

@@ -3,6 +3,7 @@
 use api::attempt::Outcome;
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use datastore::{Artefact, Attempt};
 use engine::run::{Lock, Observed};
 use engine::{Read, Settings};
 use jiff::Timestamp;
@@ -71,7 +72,7 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         .and_then(|p| p.status.as_ref()?.phase.as_deref())
         .is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
     let outcome = match under_way {
-        Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await,
+        Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,
     };
     Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock }))
@@ -104,14 +105,26 @@ async fn observe_source(
     Ok((Some(layer), repository, bundle))
 }
 
-/// A datastore that cannot be asked leaves the result unknown, never absent.
-async fn observe_outcome(run: &TerraformRun, attempt: u32, context: &Context) -> Read<Outcome> {
-    match context.datastore.outcome_get(&run.uid().unwrap_or_default(), attempt).await {
-        Ok(Some(outcome)) => Read::Present(outcome),
+/// More than any result holds.
+const OUTCOME_LIMIT: u64 = 1024 * 1024;
+
+/// A datastore that cannot be asked, or a result that cannot be understood, leaves the outcome unknown, never absent.
+async fn observe_outcome(
+    run: &TerraformRun,
+    attempt: u32,
+    context: &Context,
+) -> Result<Read<Outcome>, Error> {
+    let key = Attempt::new(run.uid().unwrap_or_default(), attempt).map_err(Error::BadUid)?;
+    let unknown = |error: &dyn std::fmt::Display| {
+        tracing::warn!(run = run.name_any(), attempt, %error, "the result could not be read and is asked for again");
+        Read::Unknown
+    };
+    Ok(match context.datastore.artefact_get(&key, Artefact::Result, OUTCOME_LIMIT).await {
         Ok(None) => Read::Absent,
-        Err(error) => {
-            tracing::warn!(run = run.name_any(), attempt, %error, "the result could not be read and is asked for again");
-            Read::Unknown
-        }
-    }
+        Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+            Ok(outcome) => Read::Present(outcome),
+            Err(error) => unknown(&error),
+        },
+        Err(error) => unknown(&error),
+    })
 }

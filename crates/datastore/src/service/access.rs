@@ -41,7 +41,7 @@ pub(crate) fn permit(
         return Err(Denied("the description of its attempt belongs to someone else"));
     }
     let own = |attempt: &Attempt| attempt == &runner.attempt;
-    let own_state = |id: &StateId| id.as_str() == spec.state;
+    let own_state = |id: &StateId| id.as_str() == spec.state.as_str();
     let allowed = match operation {
         Operation::BundleRead(sha256) => sha256 == &spec.bundle,
         Operation::ArtefactRead(attempt, Artefact::Spec) => own(attempt),

@@ -67,11 +67,19 @@ impl Service {
         Ok(())
     }
 
-    async fn log_segments(&self, attempt: &Attempt) -> Result<BTreeMap<u64, u64>, Error> {
+    /// The segment that holds a byte: its offset and size. Looks into the store only for bytes not known of.
+    async fn log_segment_at(&self, attempt: &Attempt, offset: u64) -> Result<Option<(u64, u64)>, Error> {
+        let find = |segments: &BTreeMap<u64, u64>| {
+            let (start, size) = segments.range(..=offset).next_back()?;
+            (offset - start < *size).then_some((*start, *size))
+        };
         let known = self.logs.of(attempt);
         let mut segments = known.segments.lock().await;
+        if let Some(found) = find(&segments) {
+            return Ok(Some(found));
+        }
         self.log_learn(attempt, &mut segments).await?;
-        Ok(segments.clone())
+        Ok(find(&segments))
     }
 }
 
@@ -187,13 +195,11 @@ impl Reading {
 
     /// The rest of the segment that holds the current offset.
     async fn segment(&mut self) -> Result<Option<Bytes>, Error> {
-        let segments = self.service.log_segments(&self.attempt).await?;
-        let Some((start, size)) = segments.range(..=self.offset).next_back() else { return Ok(None) };
-        let skip = self.offset - start;
-        if skip >= *size {
+        let Some((start, _)) = self.service.log_segment_at(&self.attempt, self.offset).await? else {
             return Ok(None);
-        }
-        let (_, content) = self.service.store.bytes(&Key::LogSegment(self.attempt.clone(), *start)).await?;
+        };
+        let skip = self.offset - start;
+        let (_, content) = self.service.store.bytes(&Key::LogSegment(self.attempt.clone(), start)).await?;
         let rest = Bytes::from(content).split_off(usize::try_from(skip).unwrap_or(usize::MAX));
         self.offset += u64::try_from(rest.len()).unwrap_or(0);
         Ok(Some(rest))

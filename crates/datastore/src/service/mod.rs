@@ -178,6 +178,7 @@ pub(crate) enum Error {
     Locked(Box<Lock>),
     BadRequest(String),
     TooLarge(String),
+    Method(String),
     Unavailable(String),
     Internal(String),
 }
@@ -244,6 +245,7 @@ impl IntoResponse for Error {
             Self::Locked(lock) => return (StatusCode::LOCKED, axum::Json(lock.info)).into_response(),
             Self::BadRequest(message) => (StatusCode::BAD_REQUEST, message),
             Self::TooLarge(message) => (StatusCode::PAYLOAD_TOO_LARGE, message),
+            Self::Method(message) => (StatusCode::METHOD_NOT_ALLOWED, message),
             Self::Unavailable(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
             Self::Internal(message) => {
                 tracing::error!(message, "a request failed");

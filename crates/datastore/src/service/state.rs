@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use api::text::Sha256;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -48,7 +47,7 @@ pub(super) async fn dispatch(
         "DELETE" => delete(&service, &id, &headers).await,
         "LOCK" => lock(&service, &id, parameters, &headers, request).await,
         "UNLOCK" => unlock(&service, &id, &headers, request).await,
-        other => Err(Error::BadRequest(format!(
+        other => Err(Error::Method(format!(
             "a state is read and changed by GET, POST, DELETE, LOCK and UNLOCK, not by {other}"
         ))),
     }
@@ -309,6 +308,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::journal::{Change, Refused};
     use super::*;
+    use api::text::Sha256;
 
     fn head(lineage: &str, serial: u64) -> Head {
         Head {

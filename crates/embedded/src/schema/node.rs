@@ -1,9 +1,14 @@
 //! The schema as data: one [`Node`] per place in an object. How it is parsed, and what is done with it, lives beside this file.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
 
+use regex::Regex;
 use serde_json::Value;
+
+use super::cel;
+use super::pattern;
 
 /// One place in an object. Shared, because the schemas of built-in kinds refer to one another, some of them to themselves.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +18,8 @@ pub struct Node {
     pub properties: BTreeMap<String, Arc<Node>>,
     /// The schema of a map's values. `properties` and this exclude each other.
     pub additional: Option<Arc<Node>>,
+    /// `additionalProperties: false`: no other field may be present.
+    pub additional_forbidden: bool,
     pub items: Option<Arc<Node>>,
     pub required: Vec<String>,
     pub default: Option<Value>,
@@ -54,6 +61,58 @@ pub struct Node {
     /// The name of a built-in type this place refers to, such as `io.k8s.api.core.v1.Container`: set instead of the other
     /// fields where the type is part of a cycle, and looked up when it is reached.
     pub reference: Option<Arc<str>>,
+    /// Where `reference` leads. Empty for every other node.
+    pub target: Target,
+    /// What is prepared once per node, when it is first needed: its pattern and its rules.
+    pub prepared: Prepared,
+}
+
+impl Node {
+    /// The node that a reference leads to; `None` for a node that is no reference, or whose definitions are gone.
+    pub fn follow(&self) -> Option<Arc<Node>> {
+        self.reference.as_ref()?;
+        self.target.0.get()?.upgrade()
+    }
+
+    pub(crate) fn regex(&self) -> Option<&Regex> {
+        let text = self.pattern.as_deref()?;
+        self.prepared.regex.get_or_init(|| pattern::compile(text).ok()).as_ref()
+    }
+
+    pub(crate) fn rules(&self) -> &[cel::Compiled] {
+        self.prepared
+            .rules
+            .get_or_init(|| self.validations.iter().map(|rule| cel::compile(self, rule)).collect())
+    }
+}
+
+/// The far end of a reference, filled in when the definition that it names is complete.
+#[derive(Clone, Default)]
+pub struct Target(pub(crate) Arc<OnceLock<Weak<Node>>>);
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.get().is_some() { "Target" } else { "-" })
+    }
+}
+
+/// The compiled forms of a node's pattern and rules. A copy of a node starts without them, because the copy may be changed.
+#[derive(Default)]
+pub struct Prepared {
+    regex: OnceLock<Option<Regex>>,
+    rules: OnceLock<Vec<cel::Compiled>>,
+}
+
+impl Clone for Prepared {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Prepared")
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

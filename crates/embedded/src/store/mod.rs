@@ -33,7 +33,7 @@ pub use self::{
     error::{Error, WriteError},
     history::{Change, Event},
     object::{Collection, Key, Labels, Op, Stored},
-    snapshot::Snapshot,
+    snapshot::{Snapshot, Version},
     watch::{Expired, Watch},
 };
 use self::{

@@ -64,6 +64,11 @@ impl Snapshot {
         }
     }
 
+    /// What tells whether `collection` has changed between two snapshots. O(1).
+    pub fn version(&self, collection: &Collection) -> Version {
+        Version(self.collections.get(collection).cloned())
+    }
+
     /// The collections that hold at least one object.
     pub fn collections(&self) -> impl Iterator<Item = &Collection> {
         self.collections.iter().filter(|(_, objects)| !objects.is_empty()).map(|(collection, _)| collection)
@@ -93,6 +98,21 @@ impl Snapshot {
     /// Only at start: the newest operations may have left no row behind.
     pub(super) fn advance_to(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);
+    }
+}
+
+/// A collection as it was in one snapshot; equal to that of another if nothing in it was written in between. Comparing is O(1), and
+/// it keeps alive no more than that collection.
+#[derive(Debug, Clone, Default)]
+pub struct Version(Option<OrdMap<Name, Arc<Stored>>>);
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => one.ptr_eq(other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
     }
 }
 
@@ -170,6 +190,20 @@ mod tests {
         check(Some("none"), None, &[]);
         assert_eq!(snapshot.list(&Collection::new("", "secrets"), None, None).count(), 0);
         assert_eq!((snapshot.count(&pods, None), snapshot.count(&pods, Some("a"))), (5, 2));
+    }
+
+    #[test]
+    fn a_version_changes_with_its_collection_and_with_no_other() {
+        let (pods, secrets) = (Collection::new("", "pods"), Collection::new("", "secrets"));
+        let mut snapshot = snapshot();
+        let (pods_before, secrets_before) = (snapshot.version(&pods), snapshot.version(&secrets));
+        assert_eq!(snapshot.clone().version(&pods), pods_before);
+        snapshot.put(&object("a", "x", 9));
+        assert_ne!(snapshot.version(&pods), pods_before);
+        assert_eq!(snapshot.version(&secrets), secrets_before);
+        let changed = snapshot.version(&pods);
+        snapshot.remove(&object("none", "none", 10));
+        assert_eq!(snapshot.version(&pods), changed, "nothing was there to remove");
     }
 
     #[test]

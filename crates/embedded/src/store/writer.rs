@@ -50,6 +50,14 @@ pub(super) struct Writer {
     garbage: VecDeque<u64>,
     ages: Ages,
     options: Options,
+    health: Health,
+}
+
+/// Whether the disk took the last write, so that a full one is logged once and not with every write that it refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Good,
+    Failing,
 }
 
 /// Whether the writer may go on.
@@ -74,7 +82,7 @@ impl Drop for Farewell {
 
 impl Writer {
     pub(super) fn new(disk: Disk, core: Arc<Core>, garbage: VecDeque<u64>, options: Options) -> Self {
-        Self { disk, core, garbage, ages: Ages::new(options.history_age), options }
+        Self { disk, core, garbage, ages: Ages::new(options.history_age), options, health: Health::Good }
     }
 
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
@@ -154,14 +162,25 @@ impl Writer {
         let mut forgotten = VecDeque::new();
         let Options { history_events, history_bytes, .. } = self.options;
         state.history.bound(touched.iter().copied(), history_events, history_bytes, &mut forgotten);
-        // Removing rows costs little inside a transaction that is synced anyway, once there are enough of them.
-        let due = self.garbage.len().min(self.options.compaction_rows);
-        let due = if due * 4 >= self.options.compaction_rows { due } else { 0 };
+        let due = self.due(events.len());
         self.disk.append(events, &state, self.garbage.iter().copied().take(due))?;
+        if self.health == Health::Failing {
+            tracing::info!(path = %self.disk.path().display(), "writing works again");
+            self.health = Health::Good;
+        }
         self.garbage.drain(..due);
         self.garbage.append(&mut forgotten);
         self.publish(state, touched);
         Ok(())
+    }
+
+    /// How many superseded rows to remove along with `events` new ones. It costs little inside a transaction that is
+    /// synced anyway: nothing until there are some, then more than one batch can leave behind, so that no load outruns
+    /// it, but in proportion, so that no small write pays for a large backlog.
+    fn due(&self, events: usize) -> usize {
+        let most = self.options.compaction_rows.max(1);
+        let some = most.div_ceil(4);
+        if self.garbage.len() < some { 0 } else { self.garbage.len().min(most).min(some.max(events * 3)) }
     }
 
     fn publish<'a>(&self, state: State, touched: impl IntoIterator<Item = &'a Collection>) {
@@ -171,9 +190,12 @@ impl Writer {
 
     /// After an error SQLite has rolled back, and what readers see was never touched. Should the disk nevertheless
     /// hold more than was published, numbering on would give a revision two meanings: then only a restart helps.
-    fn failed(&self, error: rusqlite::Error) -> (WriteError, Next) {
+    fn failed(&mut self, error: rusqlite::Error) -> (WriteError, Next) {
+        if self.health == Health::Good {
+            tracing::warn!(path = %self.disk.path().display(), %error, "a write failed and was rolled back");
+            self.health = Health::Failing;
+        }
         let published = self.core.state().snapshot.revision();
-        tracing::warn!(path = %self.disk.path().display(), %error, "a write failed and was rolled back");
         match self.disk.newest_revision() {
             Ok(newest) if newest > published => {
                 self.core.stop("a failed write left the database ahead of memory; restart to read it again");
@@ -239,4 +261,26 @@ fn gather(first: Request, commands: &Receiver<Command>, waiting: &mut Option<Com
         }
     }
     requests
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use super::*;
+
+    #[test]
+    fn the_death_of_the_writer_is_seen_and_its_first_reason_stays() {
+        let core = Arc::new(Core::new(State::default(), 1));
+        let farewell = Farewell(Arc::clone(&core));
+        let thread = thread::spawn(move || {
+            let _farewell = farewell;
+            std::panic::resume_unwind(Box::new("the writer meets a bug"));
+        });
+        thread.join().unwrap_err();
+        let expected = "the store takes no more writes: its writer failed unexpectedly; restart, and report what the log says";
+        assert_eq!(core.stopped().to_string(), expected);
+        drop(Farewell(Arc::clone(&core)));
+        assert_eq!(core.stopped().to_string(), expected);
+    }
 }

@@ -19,7 +19,10 @@ pub(crate) async fn run(options: Approve, decision: Decision) -> anyhow::Result<
     if let Some(wanted) = &options.plan
         && !plan.sha256.as_str().starts_with(wanted.as_str())
     {
-        bail!("the newest plan of {namespace}/{name} is {}, not {wanted}; look at it again", plan.sha256.short());
+        bail!(
+            "the newest plan of {namespace}/{name} is {}, not {wanted}; look at it again",
+            plan.sha256.short()
+        );
     }
     let user = who_am_i(&client).await?;
     let approval = TerraformApproval::new(
@@ -38,7 +41,9 @@ pub(crate) async fn run(options: Approve, decision: Decision) -> anyhow::Result<
         Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => {
             bail!("you have already decided on plan {} of {namespace}/{name}", plan.sha256.short());
         }
-        Err(error) => return Err(error).with_context(|| format!("record the decision on {namespace}/{name}")),
+        Err(error) => {
+            return Err(error).with_context(|| format!("record the decision on {namespace}/{name}"));
+        }
     }
     let word = match decision {
         Decision::Approve => "approved",
@@ -60,7 +65,11 @@ async fn who_am_i(client: &Client) -> anyhow::Result<String> {
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await
         .context("ask the API who you are")?;
-    review.status.and_then(|s| s.user_info).and_then(|u| u.username).context("the API does not say who you are")
+    review
+        .status
+        .and_then(|s| s.user_info)
+        .and_then(|u| u.username)
+        .context("the API does not say who you are")
 }
 
 /// One person has one word on one plan.

@@ -32,12 +32,20 @@ trait Row {
 
 async fn show<K>(options: Get) -> anyhow::Result<()>
 where
-    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Row,
+    K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Row,
 {
     let (client, namespace) = super::connect(&options.target).await?;
-    let api = if options.all_namespaces { Api::<K>::all(client) } else { Api::namespaced(client, &namespace) };
+    let api =
+        if options.all_namespaces { Api::<K>::all(client) } else { Api::namespaced(client, &namespace) };
     let objects = match &options.name {
-        Some(name) => vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?],
+        Some(name) => {
+            vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?]
+        }
         None => {
             let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
             api.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?.items

@@ -16,9 +16,9 @@ use crate::arguments::Target;
 
 /// The API that the kubeconfig names, and the namespace to work in.
 async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig")?;
+    let config = kube::Config::infer().await.context(
+        "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
+    )?;
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).context("use the kubeconfig")?;
     Ok((client, namespace))
@@ -64,7 +64,9 @@ mod tests {
 
     #[test]
     fn counts_letters_that_must_change() {
-        for (a, b, expected) in [("", "", 0), ("abc", "", 3), ("databse", "database", 1), ("app", "db", 3), ("x", "x", 0)] {
+        for (a, b, expected) in
+            [("", "", 0), ("abc", "", 3), ("databse", "database", 1), ("app", "db", 3), ("x", "x", 0)]
+        {
             assert_eq!(distance(a, b), expected, "{a} {b}");
             assert_eq!(distance(b, a), expected, "{b} {a}");
         }

@@ -1,7 +1,7 @@
 //! `terrane sync`: a plan now.
 
-use api::{TerraformLayer, annotation};
 use anyhow::Context;
+use api::{TerraformLayer, annotation};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
@@ -17,6 +17,9 @@ pub(crate) async fn run(options: Sync) -> anyhow::Result<()> {
         .patch(&options.layer, &PatchParams::default(), &Patch::Merge(wish))
         .await
         .with_context(|| format!("ask for a plan of {namespace}/{}", options.layer))?;
-    println!("{} will be planned now; `terrane get layers {}` shows how far it is", options.layer, options.layer);
+    println!(
+        "{} will be planned now; `terrane get layers {}` shows how far it is",
+        options.layer, options.layer
+    );
     Ok(())
 }

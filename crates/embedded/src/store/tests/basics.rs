@@ -91,9 +91,10 @@ async fn a_deleted_object_is_gone_and_can_come_back() {
 async fn many_writers_at_once_each_get_their_own_answer() {
     let place = Place::new();
     let store = place.open();
-    let writers = (0..64).map(|writer| {
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..64 {
         let store = store.clone();
-        tokio::spawn(async move {
+        writers.spawn(async move {
             let (mut won, mut own) = (0, Vec::new());
             for round in 0..10 {
                 // All of them want the first, each has the second for itself: in one batch they must not mix.
@@ -108,10 +109,9 @@ async fn many_writers_at_once_each_get_their_own_answer() {
                 own.push(one(&store, create(&pod(&format!("own-{writer}-{round}")), writer)).await.unwrap());
             }
             (won, own)
-        })
-    });
-    let results =
-        futures::future::join_all(writers).await.into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        });
+    }
+    let results = writers.join_all().await;
     assert_eq!(results.iter().map(|(won, _)| won).sum::<u32>(), 10, "each contested name has one winner");
     let snapshot = store.snapshot();
     assert_eq!(snapshot.revision(), 650);

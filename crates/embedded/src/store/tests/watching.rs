@@ -18,10 +18,10 @@ async fn a_watch_gives_the_past_and_then_waits_for_the_future() {
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].revision, events[0].change), (3, Change::Modified));
     assert_eq!(events[0].previous.as_ref().unwrap().revision, 1);
-    let waiting = tokio::spawn(async move { (watch.next().await, watch) });
-    write(&store, create(&layer("another"), 0)).await;
-    write(&store, delete(&pod("a"), 3)).await;
-    let (events, _) = waiting.await.unwrap();
+    let (events, ()) = tokio::join!(watch.next(), async {
+        write(&store, create(&layer("another"), 0)).await;
+        write(&store, delete(&pod("a"), 3)).await;
+    });
     let events = events.unwrap();
     assert_eq!((events[0].revision, events[0].change), (5, Change::Deleted));
     assert_eq!(events[0].previous.as_ref().unwrap().value()["note"], 1);

@@ -1,0 +1,368 @@
+//! The service over a real socket, with callers made by a reviewer of ours.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::attempt::{Description, PlanSource};
+use api::run::Action;
+use api::text::{CommitId, Sha256};
+use bytes::Bytes;
+use datastore::client::{Client, Error, LockChange, TokenSource};
+use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
+use datastore::{Artefact, Attempt, StateId};
+use futures::future::BoxFuture;
+use futures::{StreamExt, TryStreamExt};
+use reqwest::{Method, StatusCode};
+
+/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
+#[derive(Debug)]
+struct ByName;
+
+impl Reviewer for ByName {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
+        let mut parts = token.split('/');
+        let caller = match (parts.next(), parts.next(), parts.next()) {
+            (Some("controller"), None, None) => Ok(Caller::Controller),
+            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
+                namespace: namespace.to_owned(),
+                pod: "pod".to_owned(),
+                pod_uid: "uid".to_owned(),
+                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
+            })),
+            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
+        };
+        Box::pin(async { caller })
+    }
+}
+
+struct Harness {
+    base: String,
+    http: reqwest::Client,
+    dir: tempfile::TempDir,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Harness {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            objects: Options::local_objects(&dir.path().join("objects")).unwrap(),
+            keys: Keyring::load_or_create(&dir.path().join("keys")).unwrap(),
+            reviewer: Arc::new(ByName),
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move { axum::serve(listener, router(options)).await.unwrap() });
+        Self { base, http: reqwest::Client::new(), dir, server }
+    }
+
+    fn client(&self, token: &str) -> Client {
+        Client::new(&self.base, TokenSource::Fixed(token.to_owned().into()))
+            .unwrap()
+            .with_patience(Duration::ZERO)
+    }
+
+    async fn describe(&self, description: &Description) -> Attempt {
+        let attempt = Attempt::new(description.run_uid.as_str(), description.attempt).unwrap();
+        let content = serde_json::to_vec(description).unwrap();
+        self.client("controller").artefact_put(&attempt, Artefact::Spec, content.into()).await.unwrap();
+        attempt
+    }
+
+    async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        fence: &str,
+        body: &str,
+    ) -> StatusCode {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let digest = Sha256::of(body.as_bytes());
+        request
+            .header("terrane-sha256", digest.as_str())
+            .header("terrane-fence", fence)
+            .body(body.to_owned())
+            .send()
+            .await
+            .unwrap()
+            .status()
+    }
+
+    async fn get(&self, path: &str) -> reqwest::Response {
+        self.http.get(format!("{}{path}", self.base)).bearer_auth("controller").send().await.unwrap()
+    }
+}
+
+fn description(namespace: &str, run: &str, action: Action, fence: u64, state: &str) -> Description {
+    Description {
+        namespace: namespace.to_owned(),
+        layer: "layer".to_owned(),
+        layer_uid: "layer-uid".to_owned(),
+        run: format!("{run}-name"),
+        run_uid: run.to_owned(),
+        attempt: 1,
+        fence,
+        action,
+        revision: CommitId::new("a".repeat(40)).unwrap(),
+        bundle: Sha256::of(b"bundle"),
+        path: ".".parse().unwrap(),
+        workspace: Default::default(),
+        tool: None,
+        tool_version: None,
+        state: state.to_owned(),
+        plan: None,
+    }
+}
+
+fn state_text(lineage: &str, serial: u64, padding: usize) -> String {
+    let pad = "x".repeat(padding);
+    format!("{{\"version\":4,\"serial\":{serial},\"lineage\":\"{lineage}\",\"pad\":\"{pad}\"}}")
+}
+
+#[tokio::test]
+async fn artefacts_are_written_once_and_repeating_is_harmless() {
+    let harness = Harness::start().await;
+    let attempt = harness.describe(&description("team", "run-1", Action::Plan, 0, "s")).await;
+    let runner = harness.client("team/run-1/1");
+    runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
+    runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
+    let error =
+        runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"other")).await.unwrap_err();
+    assert!(matches!(error, Error::Conflict(_)), "{error}");
+    let controller = harness.client("controller");
+    let stored = controller.artefact_get(&attempt, Artefact::Plan, 100).await.unwrap().unwrap();
+    assert_eq!(stored, "plan");
+    assert!(controller.artefact_get(&attempt, Artefact::Result, 100).await.unwrap().is_none());
+    assert!(matches!(
+        controller.artefact_get(&attempt, Artefact::Plan, 3).await,
+        Err(Error::TooLarge { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing() {
+    let harness = Harness::start().await;
+    let wrong = Sha256::of(b"something else");
+    let status = reqwest::Client::new()
+        .put(format!("{}/v1/bundles/{wrong}", harness.base))
+        .bearer_auth("controller")
+        .header("terrane-sha256", wrong.as_str())
+        .body("content")
+        .send()
+        .await
+        .unwrap()
+        .status();
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(!harness.client("controller").bundle_exists(&wrong).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_large_bundle_streams_through_and_rests_encrypted() {
+    let harness = Harness::start().await;
+    let controller = harness.client("controller");
+    let file = harness.dir.path().join("bundle");
+    // Larger than two parts of an upload, and recognisable.
+    let content: Vec<u8> = b"CANARY-IN-BUNDLE ".iter().copied().cycle().take(20 * 1024 * 1024 + 7).collect();
+    std::fs::write(&file, &content).unwrap();
+    let sha256 = Sha256::of(&content);
+    controller.bundle_put(&sha256, &file).await.unwrap();
+    controller.bundle_put(&sha256, &file).await.unwrap();
+    assert!(controller.bundle_exists(&sha256).await.unwrap());
+    let mut out = tokio::fs::File::create(harness.dir.path().join("copy")).await.unwrap();
+    assert_eq!(controller.bundle_get(&sha256, &mut out).await.unwrap(), content.len() as u64);
+    assert!(std::fs::read(harness.dir.path().join("copy")).unwrap() == content);
+
+    let stored = harness.dir.path().join("objects/bundles").join(sha256.as_str());
+    let mut sealed = std::fs::read(&stored).unwrap();
+    // The content repeats every seventeen bytes, so any stretch of plain text in the first part would show it.
+    assert!(!sealed[..100_000].windows(16).any(|window| window == b"CANARY-IN-BUNDLE"));
+    let left = std::fs::read_dir(harness.dir.path().join("objects/staging")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "nothing stays in staging");
+
+    // One changed bit in the middle: the read fails, and never as if it were whole.
+    let middle = sealed.len() / 2;
+    sealed[middle] ^= 4;
+    std::fs::write(&stored, &sealed).unwrap();
+    let mut out = tokio::fs::File::create(harness.dir.path().join("bad")).await.unwrap();
+    assert!(controller.bundle_get(&sha256, &mut out).await.is_err());
+}
+
+#[tokio::test]
+async fn logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end() {
+    let harness = Harness::start().await;
+    let attempt = harness.describe(&description("team", "run-1", Action::Plan, 0, "s")).await;
+    let runner = harness.client("team/run-1/1");
+    let controller = harness.client("controller");
+    let append = async |offset, text: &'static str| {
+        runner.log_append(&attempt, offset, Bytes::from_static(text.as_bytes())).await
+    };
+    assert_eq!(append(0, "hello ").await.unwrap(), 6);
+    assert_eq!(append(0, "hello ").await.unwrap(), 6, "a lost answer");
+    assert!(matches!(append(0, "HELLO ").await, Err(Error::Conflict(_))), "other bytes");
+    assert!(matches!(append(9, "gap").await, Err(Error::LogEnd { end: 6 })), "a gap");
+    assert!(matches!(append(3, "lo world").await, Err(Error::LogEnd { end: 6 })), "an overlap");
+
+    let mut follow = std::pin::pin!(controller.log_follow(&attempt, 2).await.unwrap());
+    assert_eq!(follow.next().await.unwrap().unwrap(), "llo ");
+    assert_eq!(append(6, "world").await.unwrap(), 11);
+    assert_eq!(follow.next().await.unwrap().unwrap(), "world");
+    runner.artefact_put(&attempt, Artefact::Result, Bytes::from_static(b"{}")).await.unwrap();
+    assert!(follow.next().await.is_none(), "the result ends the log");
+
+    let pieces: Vec<Bytes> = controller.log_get(&attempt, 0).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(pieces.concat(), b"hello world");
+}
+
+#[tokio::test]
+async fn a_state_lives_through_locks_versions_and_fences() {
+    let harness = Harness::start().await;
+    harness.describe(&description("team", "old", Action::Apply, 4, "net")).await;
+    harness.describe(&description("team", "new", Action::Apply, 5, "net")).await;
+    let (old, new) = (harness.client("team/old/1"), harness.client("team/new/1"));
+    let id = StateId::new("net").unwrap();
+    let file = harness.dir.path().join("state");
+    let info = |id: &str| Bytes::from(format!("{{\"ID\":\"{id}\",\"Operation\":\"OperationTypeApply\"}}"));
+    let mut none = Vec::new();
+    assert_eq!(old.state_get(&id, &mut none).await.unwrap(), None);
+
+    std::fs::write(&file, state_text("l", 1, 0)).unwrap();
+    let unlocked = old.state_put(&id, &file, None, Some(4)).await.unwrap_err();
+    assert!(unlocked.to_string().contains("not locked"), "{unlocked}");
+    old.state_lock(&id, LockChange::Take, info("A"), Some(4)).await.unwrap();
+    old.state_lock(&id, LockChange::Take, info("A"), Some(4)).await.unwrap();
+    old.state_put(&id, &file, Some("A"), Some(4)).await.unwrap();
+    old.state_put(&id, &file, Some("A"), Some(4)).await.unwrap();
+
+    // A successor with a higher fence takes the lock of the dead run, which can then do nothing more.
+    new.state_lock(&id, LockChange::Take, info("B"), Some(5)).await.unwrap();
+    std::fs::write(&file, state_text("l", 2, 3_000_000)).unwrap();
+    let fenced = old.state_put(&id, &file, Some("A"), Some(4)).await.unwrap_err();
+    assert!(fenced.to_string().contains("fence 4 is lower than 5"), "{fenced}");
+    assert!(old.state_lock(&id, LockChange::Release, info("A"), Some(4)).await.is_err());
+    let attempt = Attempt::new("old", 1).unwrap();
+    let late = old.artefact_put(&attempt, Artefact::Result, Bytes::from_static(b"{}")).await;
+    assert!(matches!(late, Err(Error::Conflict(_))), "a result from beyond the fence: {late:?}");
+    new.state_put(&id, &file, Some("B"), Some(5)).await.unwrap();
+    let mut content = Vec::new();
+    new.state_get(&id, &mut content).await.unwrap();
+    assert!(content == state_text("l", 2, 3_000_000).as_bytes());
+
+    for (lineage, serial, word) in [("other", 3, "lineage"), ("l", 2, "serial"), ("l", 1, "serial")] {
+        std::fs::write(&file, state_text(lineage, serial, 1)).unwrap();
+        let error = new.state_put(&id, &file, Some("B"), Some(5)).await.unwrap_err();
+        assert!(matches!(&error, Error::Conflict(message) if message.contains(word)), "{error}");
+    }
+    new.state_lock(&id, LockChange::Release, info("B"), Some(5)).await.unwrap();
+
+    let versions: serde_json::Value = harness.get("/v1/state/net/versions").await.json().await.unwrap();
+    let serials: Vec<_> =
+        versions.as_array().unwrap().iter().map(|step| step["head"]["serial"].clone()).collect();
+    assert_eq!(serials, [1, 2]);
+    let first = harness.get("/v1/state/net/versions/1").await.text().await.unwrap();
+    assert_eq!(first, state_text("l", 1, 0));
+    assert_eq!(harness.get("/v1/state/net/lock").await.status(), StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn many_race_for_a_lock_and_one_wins() {
+    let harness = Harness::start().await;
+    harness.describe(&description("team", "a", Action::Apply, 1, "s")).await;
+    let runner = harness.client("team/a/1");
+    let id = StateId::new("s").unwrap();
+    let tries = (0..12).map(|n| {
+        let (runner, id) = (runner.clone(), id.clone());
+        let info = Bytes::from(format!("{{\"ID\":\"{n}\"}}"));
+        async move { runner.state_lock(&id, LockChange::Take, info, Some(1)).await }
+    });
+    let results = futures::future::join_all(tries).await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    for lost in results.iter().filter_map(|result| result.as_ref().err()) {
+        assert!(matches!(lost, Error::Refused { status: StatusCode::LOCKED, .. }), "{lost}");
+    }
+}
+
+/// Every verb on every path, as a stranger and as a runner, for its own and for others' things: exactly what a runner
+/// needs is allowed.
+#[tokio::test]
+async fn a_runner_may_do_exactly_what_its_run_needs() {
+    let harness = Harness::start().await;
+    let plan_attempt = harness.describe(&description("team", "plan-run", Action::Plan, 0, "own-state")).await;
+    harness.describe(&description("team", "neighbour", Action::Apply, 3, "other-state")).await;
+    harness.describe(&description("foreign", "stranger", Action::Apply, 3, "foreign-state")).await;
+    let apply = Description {
+        plan: Some(PlanSource { run_uid: "plan-run".to_owned(), attempt: 1, sha256: Sha256::of(b"plan") }),
+        ..description("team", "apply-run", Action::Apply, 2, "own-state")
+    };
+    harness.describe(&apply).await;
+    let planner = harness.client("team/plan-run/1");
+    planner.artefact_put(&plan_attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
+
+    let own_bundle = format!("/v1/bundles/{}", apply.bundle);
+    let mut paths = vec![own_bundle.clone(), format!("/v1/bundles/{}", Sha256::of(b"other"))];
+    for run in ["apply-run/1", "apply-run/2", "plan-run/1", "neighbour/1", "stranger/1"] {
+        for artefact in ["spec", "plan", "plan.json", "plan.txt", "result", "log?offset=0"] {
+            paths.push(format!("/v1/runs/{run}/{artefact}"));
+        }
+    }
+    for state in ["own-state", "other-state", "foreign-state"] {
+        for more in ["", "/lock", "/versions", "/versions/1"] {
+            paths.push(format!("/v1/state/{state}{more}"));
+        }
+    }
+    let mut allowed = BTreeSet::new();
+    for path in &paths {
+        for method in ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "LOCK", "UNLOCK"] {
+            let stranger = harness.raw(method, path, None, "2", "").await;
+            assert!(stranger.is_client_error(), "{method} {path} without a token: {stranger}");
+            let status = harness.raw(method, path, Some("team/apply-run/1"), "2", "").await;
+            if status != StatusCode::FORBIDDEN && status != StatusCode::METHOD_NOT_ALLOWED {
+                allowed.insert(format!("{method} {path}"));
+            }
+        }
+    }
+    let mut expected = BTreeSet::new();
+    let mut expect = |methods: &[&str], path: &str| {
+        expected.extend(methods.iter().map(|method| format!("{method} {path}")));
+    };
+    expect(&["GET", "HEAD"], &own_bundle);
+    expect(&["GET", "HEAD"], "/v1/runs/apply-run/1/spec");
+    expect(&["GET", "HEAD"], "/v1/runs/plan-run/1/plan");
+    for artefact in ["plan", "plan.json", "plan.txt", "result"] {
+        expect(&["PUT"], &format!("/v1/runs/apply-run/1/{artefact}"));
+    }
+    expect(&["POST"], "/v1/runs/apply-run/1/log?offset=0");
+    expect(&["GET", "HEAD", "POST", "PUT", "LOCK", "UNLOCK"], "/v1/state/own-state");
+    expect(&["POST", "DELETE"], "/v1/state/own-state/lock");
+    assert_eq!(allowed, expected);
+
+    // A plan has no fence: it reads its state and changes nothing, whatever fence it claims.
+    for claimed in ["0", "2", "99"] {
+        for method in ["LOCK", "POST"] {
+            let token = Some("team/plan-run/1");
+            let status = harness.raw(method, "/v1/state/own-state", token, claimed, "{\"ID\":\"x\"}").await;
+            assert_eq!(status, StatusCode::FORBIDDEN, "{method} with fence {claimed}");
+        }
+    }
+    // A fence that is not one's own is refused, higher or lower.
+    for claimed in ["1", "3"] {
+        let token = Some("team/apply-run/1");
+        let status = harness.raw("LOCK", "/v1/state/own-state", token, claimed, "{\"ID\":\"x\"}").await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+    }
+    // The same run's uid from another namespace is nobody.
+    let status = harness.raw("GET", "/v1/runs/apply-run/1/spec", Some("foreign/apply-run/1"), "2", "").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+}

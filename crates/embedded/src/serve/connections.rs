@@ -1,0 +1,137 @@
+//! Connections of the port: accepted up to a number, each served by the router, all ended together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::listen::is_loopback;
+use super::tls::{Came, Tls};
+
+/// What one client, or many, may take of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time; further ones wait to be accepted.
+    pub connections: usize,
+    /// Requests at a time on one HTTP/2 connection.
+    pub streams: u32,
+    /// Bytes of a request's headers.
+    pub header_bytes: u32,
+    /// For the TLS handshake, and for the headers of a request.
+    pub patience: Duration,
+    /// For requests under way when the server stops.
+    pub farewell: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 2_000,
+            streams: 1_000,
+            header_bytes: 64 * 1024,
+            patience: Duration::from_secs(10),
+            farewell: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Accepts and serves until `stop`, then lets each connection finish what it is doing.
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let mut connections = JoinSet::new();
+    loop {
+        // A closed semaphore cannot happen, nobody closes it; stopping is then the right thing to do.
+        let accepted = async {
+            let place = Arc::clone(&room).acquire_owned().await.ok()?;
+            Some((place, listener.accept().await))
+        };
+        tokio::select! {
+            () = stop.cancelled() => break,
+            // Ended connections are taken away as they end, so that the set does not grow.
+            Some(_) = connections.join_next() => {}
+            accepted = accepted => {
+                let Some((place, accepted)) = accepted else { break };
+                match accepted {
+                    Ok((stream, _peer)) => {
+                        let connection = serve_one(stream, Arc::clone(&tls), router.clone(), limits.clone(), stop.clone());
+                        connections.spawn(async move {
+                            connection.await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        // Out of file descriptors, most likely: others will be freed.
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            }
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if timeout(limits.farewell, all).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn serve_one(
+    stream: TcpStream,
+    tls: Arc<Tls>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+) {
+    let came = match stream.local_addr() {
+        Ok(address) if is_loopback(address.ip()) => Came::FromHere,
+        Ok(_) | Err(_) => Came::FromElsewhere,
+    };
+    // Small answers must not wait for the acknowledgement of the ones before.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection keeps its delay");
+    }
+    let stream = match timeout(limits.patience, tls.acceptor(came).accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
+        Err(_) => return tracing::debug!("a TLS handshake took too long"),
+    };
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.patience)
+        .max_buf_size(usize::try_from(limits.header_bytes).unwrap_or(64 * 1024).max(16 * 1024));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.header_bytes)
+        .keep_alive_interval(Duration::from_secs(30));
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}

@@ -1,0 +1,126 @@
+//! Which pods this node runs at all. What it cannot honour it refuses in words, rather than run a pod that only seems
+//! to be what was asked for.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::decide::every_container;
+
+/// As an admission of a kubelet fails: the pod ends as Failed with this reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// A directory name that two pods of a namespace can share, one after the other, so that both see the same paths.
+pub const DIRECTORY_ANNOTATION: &str = "node.terrane.dev/directory";
+
+pub(super) fn admit(pod: &Pod) -> Result<(), Refusal> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let refuse = |message: String| Err(Refusal { reason: "UnsupportedPod", message });
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return Err(Refusal {
+            reason: "PodOSNotSupported",
+            message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
+        });
+    }
+    for volume in spec.volumes.iter().flatten() {
+        let known = volume.empty_dir.is_some()
+            || volume.secret.is_some()
+            || volume.config_map.is_some()
+            || volume.downward_api.is_some()
+            || volume.projected.is_some();
+        if !known {
+            return refuse(format!(
+                "volume {:?} is of a kind that a process node does not have; it has emptyDir, secret, configMap, downwardAPI and projected",
+                volume.name
+            ));
+        }
+    }
+    for container in every_container(spec) {
+        if let Some(feature) = unsupported(container) {
+            return refuse(format!(
+                "container {:?} has {feature}, which a process node does not honour",
+                container.name
+            ));
+        }
+    }
+    match pod.metadata.annotations.as_ref().and_then(|all| all.get(DIRECTORY_ANNOTATION)) {
+        Some(name) if !is_label(name) => refuse(format!(
+            "the annotation {DIRECTORY_ANNOTATION} is {name:?}; it must be lower case letters, digits and dashes, 63 at most"
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn unsupported(container: &Container) -> Option<&'static str> {
+    let hooks = container.lifecycle.as_ref();
+    [
+        (container.liveness_probe.is_some(), "a livenessProbe"),
+        (container.readiness_probe.is_some(), "a readinessProbe"),
+        (container.startup_probe.is_some(), "a startupProbe"),
+        (
+            hooks.is_some_and(|hooks| hooks.post_start.is_some() || hooks.pre_stop.is_some()),
+            "lifecycle hooks",
+        ),
+        (container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()), "volumeDevices"),
+        (container.restart_policy.is_some(), "a restartPolicy of its own"),
+        (container.stdin == Some(true) || container.tty == Some(true), "stdin or a tty"),
+    ]
+    .into_iter()
+    .find_map(|(present, feature)| present.then_some(feature))
+}
+
+fn is_label(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty()
+        && name.len() <= 63
+        && name.chars().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn refused(spec: Value, annotations: Value) -> Option<String> {
+        let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": spec});
+        admit(&serde_json::from_value(pod).unwrap()).err().map(|refusal| refusal.message)
+    }
+
+    #[test]
+    fn what_is_not_honoured_is_refused_by_name() {
+        let none = json!({});
+        let with = |container: Value| json!({"containers": [container]});
+        assert_eq!(refused(with(json!({"name": "a"})), none.clone()), None);
+        assert_eq!(refused(with(json!({"name": "a"})), json!({DIRECTORY_ANNOTATION: "layer-1"})), None);
+        for (spec, word) in [
+            (
+                with(json!({"name": "a", "readinessProbe": {"exec": {"command": ["true"]}}})),
+                "a readinessProbe",
+            ),
+            (
+                with(json!({"name": "a", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}})),
+                "lifecycle hooks",
+            ),
+            (with(json!({"name": "a", "tty": true})), "stdin or a tty"),
+            (
+                json!({"containers": [], "initContainers": [{"name": "i", "restartPolicy": "Always"}]}),
+                "restartPolicy",
+            ),
+            (
+                json!({"containers": [], "volumes": [{"name": "v", "hostPath": {"path": "/"}}]}),
+                "volume \"v\"",
+            ),
+            (json!({"containers": [], "os": {"name": "windows"}}), "OS field"),
+        ] {
+            let message = refused(spec, none.clone()).unwrap();
+            assert!(message.contains(word), "{message}");
+        }
+        let bad = refused(with(json!({"name": "a"})), json!({DIRECTORY_ANNOTATION: "../x"})).unwrap();
+        assert!(bad.contains("lower case letters"), "{bad}");
+    }
+}

@@ -1,0 +1,162 @@
+//! The state backend that the tool sees: the tools' `http` protocol on loopback, for this attempt's own child only. It
+//! forwards with the current token and the fence, neither of which the tool ever sees. While the datastore is away a
+//! request waits here with its body on disk, so a state that was handed over is never lost to a short outage.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::text::Sha256;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use datastore::client::{Error as ClientError, LockChange};
+use datastore::{Client, StateId};
+use futures::TryStreamExt;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt;
+
+use crate::log::Log;
+
+const USER: &str = "terrane";
+const LOCK_LIMIT: usize = 64 * 1024;
+
+pub(crate) struct Proxy {
+    pub(crate) client: Client,
+    pub(crate) state: StateId,
+    /// Absent for a plan, which may only read.
+    pub(crate) fence: Option<u64>,
+    pub(crate) spool: PathBuf,
+    pub(crate) password: SecretString,
+    pub(crate) log: Arc<Log>,
+}
+
+/// The variables by which the tool finds the proxy. They leave no trace in a plan file.
+pub(crate) fn variables(address: SocketAddr, password: &SecretString) -> [(&'static str, String); 5] {
+    let url = format!("http://{address}/state");
+    [
+        ("TF_HTTP_ADDRESS", url.clone()),
+        ("TF_HTTP_LOCK_ADDRESS", url.clone()),
+        ("TF_HTTP_UNLOCK_ADDRESS", url),
+        ("TF_HTTP_USERNAME", USER.to_owned()),
+        ("TF_HTTP_PASSWORD", password.expose_secret().to_owned()),
+    ]
+}
+
+pub(crate) fn router(proxy: Proxy) -> Router {
+    Router::new()
+        .route("/state", axum::routing::any(dispatch))
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .with_state(Arc::new(proxy))
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Parameters {
+    #[serde(rename = "ID")]
+    lock_id: Option<String>,
+}
+
+async fn dispatch(
+    State(proxy): State<Arc<Proxy>>,
+    Query(parameters): Query<Parameters>,
+    headers: HeaderMap,
+    request: Request,
+) -> Response {
+    if !proxy.knows(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    let method = request.method().as_str().to_owned();
+    let result = match method.as_str() {
+        "GET" => proxy.read().await,
+        "POST" | "PUT" => proxy.write(parameters.lock_id, request.into_body()).await,
+        "LOCK" => proxy.lock(LockChange::Take, request.into_body()).await,
+        "UNLOCK" => proxy.lock(LockChange::Release, request.into_body()).await,
+        _ => return StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    };
+    result.unwrap_or_else(|failure| proxy.answer(&method, failure))
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Datastore(#[from] ClientError),
+    #[error("the state could not be kept on disk while it is sent: {0}")]
+    Disk(#[from] std::io::Error),
+    #[error("the tool broke off its request: {0}")]
+    Tool(String),
+}
+
+impl Proxy {
+    /// Compared by digest, so that the time it takes tells nothing.
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let expected = format!("{USER}:{}", self.password.expose_secret());
+        let expected = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(expected));
+        let sent = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        Sha256::of(sent) == Sha256::of(expected.as_bytes())
+    }
+
+    async fn read(&self) -> Result<Response, Failure> {
+        let mut file = tokio::fs::File::from_std(tempfile::tempfile_in(&self.spool)?);
+        if self.client.state_get(&self.state, &mut file).await?.is_none() {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        use tokio::io::AsyncSeekExt;
+        let size = file.stream_position().await?;
+        file.rewind().await?;
+        let body = Body::from_stream(tokio_util::io::ReaderStream::with_capacity(file, 256 * 1024));
+        Ok(([(header::CONTENT_LENGTH, size)], body).into_response())
+    }
+
+    async fn write(&self, lock_id: Option<String>, body: Body) -> Result<Response, Failure> {
+        let spooled = tempfile::NamedTempFile::new_in(&self.spool)?;
+        let mut file = tokio::fs::File::from_std(spooled.reopen()?);
+        let mut stream = body.into_data_stream();
+        while let Some(piece) = stream.try_next().await.map_err(|error| Failure::Tool(error.to_string()))? {
+            file.write_all(&piece).await?;
+        }
+        file.flush().await?;
+        file.sync_all().await?;
+        self.client.state_put(&self.state, spooled.path(), lock_id.as_deref(), self.fence).await?;
+        Ok(StatusCode::OK.into_response())
+    }
+
+    async fn lock(&self, change: LockChange, body: Body) -> Result<Response, Failure> {
+        let info = axum::body::to_bytes(body, LOCK_LIMIT)
+            .await
+            .map_err(|error| Failure::Tool(error.to_string()))?;
+        self.client.state_lock(&self.state, change, info, self.fence).await?;
+        Ok(StatusCode::OK.into_response())
+    }
+
+    /// The tools show only a number for most refusals; the words go to the log.
+    fn answer(&self, method: &str, failure: Failure) -> Response {
+        let status = match &failure {
+            Failure::Datastore(ClientError::Refused { status, message, .. }) if *status == StatusCode::LOCKED => {
+                return (StatusCode::LOCKED, message.clone()).into_response();
+            }
+            Failure::Datastore(ClientError::Refused { status, .. }) => *status,
+            Failure::Datastore(ClientError::Conflict(_)) => StatusCode::CONFLICT,
+            // Not 404: a tool would take that for "there is no state yet".
+            Failure::Datastore(ClientError::NotFound(_) | ClientError::Digest { .. } | ClientError::Io { .. }) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Failure::Datastore(
+                ClientError::Unreachable { .. } | ClientError::TooLarge { .. } | ClientError::LogEnd { .. },
+            ) => StatusCode::SERVICE_UNAVAILABLE,
+            Failure::Disk(_) => StatusCode::INSUFFICIENT_STORAGE,
+            Failure::Tool(_) => StatusCode::BAD_REQUEST,
+        };
+        let word = match method {
+            "GET" => "read",
+            "LOCK" => "locked",
+            "UNLOCK" => "unlocked",
+            _ => "written",
+        };
+        self.log.line(&format!("The state could not be {word}: {failure}"));
+        (status, failure.to_string()).into_response()
+    }
+}

@@ -1,0 +1,33 @@
+//! The runner's role: one attempt, told by the environment of its pod.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use runner::{Echo, RunnerOptions};
+
+use crate::arguments::Runner;
+
+/// Variables that are ours and none of the tool's business.
+const OURS: &str = "TERRANE_";
+/// How long an absent datastore is waited for: an apply's result is worth a long outage.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let environment =
+        std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with(OURS)).collect();
+    let code = runner::run(RunnerOptions {
+        datastore_url: options.datastore_url,
+        token_file: options.token_file,
+        run_uid: options.run_uid,
+        attempt: options.attempt,
+        work_dir: options.work_dir,
+        search_path: std::env::split_paths(&path).collect(),
+        environment,
+        secrets: Vec::new(),
+        grace: Duration::from_secs(options.grace_seconds),
+        patience: PATIENCE,
+        echo: Echo::Stdout,
+    });
+    Ok(code.await)
+}

@@ -1,0 +1,197 @@
+//! `terrane up`: every role in one process, on one data directory.
+//!
+//! Each role is a future; one `select!` owns them all, and when one ends the process ends and says which. What pods run then goes
+//! on under its shims and is adopted by the next start.
+
+mod logs;
+mod report;
+mod rights;
+mod stop;
+mod token;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::routing::get;
+use controllers::Desk;
+use datastore::client::TokenSource;
+use datastore::service::{Keyring, KubeReviewer};
+use embedded::auth::Identity;
+use embedded::serve::{Listen, Server};
+use engine::manifests::RunnerSettings;
+use jiff::Timestamp;
+use node::isolation::Isolation;
+use node::{Config, Node};
+use sources::{Addresses, FileUrls, Git, GitOptions};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::arguments::Up;
+use crate::demo;
+
+pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
+    let data = absolute(&options.data_dir)?;
+    let listener = listen(options.listen).await?;
+    let node_state = data.join("node");
+    let mut server = start_api(&options, &data, &node_state).await?;
+    let administrator = server.client(Identity::administrator());
+    rights::install(&administrator).await?;
+
+    let node = open_node(&node_state)?;
+    let node_client = server.client(Identity::system());
+    let service = http_service(&data, server.client(rights::datastore()))?;
+    let token_file = data.join("controller-token");
+    token::renew(&administrator, &token_file).await?;
+    let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
+
+    let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
+    if let Some(root) = &demo_root {
+        demo::declare(&administrator, root).await?;
+    }
+    report::introduce(&report::Places {
+        data: &options.data_dir,
+        service: listener.local_addr().context("find the address of the HTTP service")?,
+        kubeconfig: server.kubeconfig(),
+        demo: demo_root.as_deref(),
+        isolation: &node.1,
+    });
+
+    let stop_work = CancellationToken::new();
+    let work = async {
+        tokio::select! {
+            error = server.ended() => Err(error).context("the Kubernetes API"),
+            ended = ending("the process node", node.0.run(node_client)) => ended,
+            ended = ending("the HTTP service", serve(listener, service)) => ended,
+            ended = token::keep(&administrator, &token_file) => ended.context("renew the controllers' token"),
+            ended = report::follow(&administrator) => ended.context("report on layers"),
+            ended = async {
+                controllers::run(context, stop_work.clone()).await?;
+                // Told to stop: the rest goes on until running attempts have ended.
+                std::future::pending::<anyhow::Result<()>>().await
+            } => ended.context("the controllers"),
+        }
+    };
+    let outcome = tokio::select! {
+        ended = work => ended,
+        () = stop::wished(&stop_work, &administrator) => Ok(()),
+    };
+    server.stop().await;
+    outcome
+}
+
+/// A role that ends without an error has ended all the same.
+async fn ending<E>(role: &'static str, future: impl Future<Output = Result<(), E>>) -> anyhow::Result<()>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    match future.await {
+        Ok(()) => bail!("{role} ended"),
+        Err(error) => Err(error).context(role),
+    }
+}
+
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("find {}", path.display()))
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    if !address.ip().is_loopback() {
+        bail!(
+            "--listen {address} would serve artefacts to the network without TLS; choose a loopback address"
+        );
+    }
+    TcpListener::bind(address).await.with_context(|| {
+        format!("listen on {address}; if something else does already, choose another address with --listen")
+    })
+}
+
+async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Result<Server> {
+    let server = embedded::serve::Options {
+        listen: Listen::new(options.api_listen, None, None)?,
+        definitions: api::custom_resources(),
+        logs: Some(Arc::new(logs::NodeLogs::new(node_state))),
+        ..embedded::serve::Options::new(data)
+    };
+    Ok(Server::start(server).await?)
+}
+
+fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
+    let isolation = Isolation::detect(state);
+    let pods = node::config::pods_directory(state, &isolation);
+    let program = std::env::current_exe().context("find this program")?;
+    let beside = node::config::program_directory(&program, &pods, &isolation)
+        .context("give pods a copy of this program")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
+    let node = Node::open(Config {
+        name: hostname(),
+        state: state.to_owned(),
+        pods,
+        shim: node::config::ShimCommand { program, args: vec!["shim".into()] },
+        isolation: isolation.clone(),
+        images: node::images::Images::new(programs),
+        schedule: node::config::Schedule::BindUnscheduled,
+        jobs: node::config::Jobs::Control,
+        max_pods: node::config::DEFAULT_MAX_PODS,
+        log: node::records::LogLimits::default(),
+    })?;
+    Ok((node, isolation))
+}
+
+/// A name that a Node may have.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
+    let name: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() { "local".to_owned() } else { name.to_owned() }
+}
+
+fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
+    let objects =
+        datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
+    let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
+    let reviewer = Arc::new(KubeReviewer::new(client));
+    let artefacts = datastore::service::router(datastore::service::Options { objects, keys, reviewer });
+    Ok(artefacts.route("/readyz", get(async || "ok")))
+}
+
+async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
+    axum::serve(listener, service).await
+}
+
+fn controllers(
+    data: &Path,
+    listener: &TcpListener,
+    client: kube::Client,
+    token_file: &Path,
+) -> anyhow::Result<controllers::Context> {
+    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let datastore_url = format!("http://{address}");
+    let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
+        .context("prepare the datastore's client")?;
+    let git = Git::new(GitOptions {
+        // On one's own machine its own files and servers are meant to be read.
+        file_urls: FileUrls::Allowed,
+        addresses: Addresses::OwnToo,
+        search_path: std::env::var_os("PATH").unwrap_or_default(),
+        ..GitOptions::new(data.join("git"))
+    })?;
+    let settings = engine::Settings::new(RunnerSettings {
+        image: api::LOCAL_IMAGE.to_owned(),
+        service_account: "default".to_owned(),
+        datastore_url,
+        path: None,
+    });
+    Ok(controllers::Context {
+        client,
+        desk: Arc::new(Desk::new(git, datastore.clone(), Timestamp::now)),
+        datastore,
+        settings: Arc::new(settings),
+        now: Timestamp::now,
+    })
+}

@@ -1,0 +1,81 @@
+//! What `terrane up` prints: where things are, then one line for each layer whenever it comes to rest.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use api::layer::LayerState;
+use api::{TerraformLayer, condition};
+use futures::TryStreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use node::isolation::Isolation;
+
+pub(super) struct Places<'a> {
+    pub(super) data: &'a Path,
+    pub(super) service: SocketAddr,
+    pub(super) kubeconfig: &'a Path,
+    pub(super) demo: Option<&'a Path>,
+    pub(super) isolation: &'a Isolation,
+}
+
+pub(super) fn introduce(places: &Places<'_>) {
+    println!(
+        "terrane {}   everything on this machine, data in {}\n",
+        env!("CARGO_PKG_VERSION"),
+        places.data.display()
+    );
+    println!("  service  http://{}", places.service);
+    println!("  kubectl  export KUBECONFIG={}", places.kubeconfig.display());
+    if let Isolation::None { because } = places.isolation {
+        println!("  warning  pods are not kept apart on this machine: {because}");
+    }
+    if let Some(demo) = places.demo {
+        println!(
+            "  demo     {} is a Git repository with {} layers",
+            demo.display(),
+            crate::demo::LAYER_COUNT
+        );
+    }
+    println!("\n  try      terrane get layers");
+    if let Some(demo) = places.demo {
+        println!("           terrane approve database");
+        println!("           edit {}/app/main.tf, commit, and watch", demo.display());
+    }
+    println!("Ctrl-C stops it; nothing is lost.\n");
+}
+
+/// Prints a line when a layer has come to rest in another way than before. Ends only with an error.
+pub(super) async fn follow(client: &Client) -> anyhow::Result<()> {
+    let layers = watcher(Api::<TerraformLayer>::all(client.clone()), watcher::Config::default());
+    let mut told: HashMap<String, String> = HashMap::new();
+    let mut layers = std::pin::pin!(layers.default_backoff().applied_objects());
+    loop {
+        match layers.try_next().await {
+            Ok(Some(layer)) => tell(&layer, &mut told),
+            Ok(None) => return Ok(()),
+            // The watch is opened again by itself.
+            Err(error) => tracing::debug!(%error, "the watch of layers was interrupted"),
+        }
+    }
+}
+
+fn tell(layer: &TerraformLayer, told: &mut HashMap<String, String>) {
+    let Some(status) = &layer.status else { return };
+    let Some(ready) = condition::find(&status.conditions, "Ready") else { return };
+    if condition::is_true(&status.conditions, "Reconciling") || ready.status == "Unknown" {
+        return;
+    }
+    let stalled = condition::is_true(&status.conditions, "Stalled");
+    let word = match (status.state, stalled) {
+        (_, true) => "failed",
+        (Some(LayerState::Idle), false) => "ok",
+        (Some(LayerState::PlanNeeded | LayerState::ApplyNeeded) | None, false) => "waits",
+    };
+    let line = format!("  {word:<8} {:<12} {}", layer.name_any(), ready.message);
+    let key = format!("{}/{}", layer.namespace().unwrap_or_default(), layer.name_any());
+    if told.get(&key) != Some(&line) {
+        println!("{line}");
+        told.insert(key, line);
+    }
+}

@@ -1,0 +1,48 @@
+//! The controllers' token for the datastore: asked for as on a cluster, kept in a file of mode 0600, renewed at half its life.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use api::{CONTROLLER_ACCOUNT, DATASTORE_AUDIENCE, SYSTEM_NAMESPACE};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+const LIFE: Duration = Duration::from_secs(3600);
+
+pub(super) async fn renew(client: &Client, file: &Path) -> anyhow::Result<()> {
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: vec![DATASTORE_AUDIENCE.to_owned()],
+            expiration_seconds: i64::try_from(LIFE.as_secs()).ok(),
+            bound_object_ref: None,
+        },
+        ..TokenRequest::default()
+    };
+    let answer = Api::<ServiceAccount>::namespaced(client.clone(), SYSTEM_NAMESPACE)
+        .create_token_request(CONTROLLER_ACCOUNT, &PostParams::default(), &request)
+        .await
+        .context("ask for the controllers' token")?;
+    let token = answer.status.context("the API gave no token")?.token;
+    write_private(file, &token).with_context(|| format!("write {}", file.display()))
+}
+
+/// Renames into place: whoever reads sees the old token or the new one.
+fn write_private(file: &Path, token: &str) -> std::io::Result<()> {
+    let next = file.with_extension("next");
+    let mut out =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    out.write_all(token.as_bytes())?;
+    std::fs::rename(next, file)
+}
+
+pub(super) async fn keep(client: &Client, file: &Path) -> anyhow::Result<()> {
+    loop {
+        tokio::time::sleep(LIFE / 2).await;
+        renew(client, file).await?;
+    }
+}

@@ -1,0 +1,355 @@
+//! One run of a tool as a process: its own process group, its output line by line, its end by signal. A tool that is
+//! asked to stop gets one interrupt (a second would make it drop its state), then patience, then its whole family is
+//! killed.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+/// Longer lines are cut into pieces of this size.
+const LINE_LIMIT: usize = 256 * 1024;
+
+/// The name of the variable that marks every process of an attempt, so that descendants who left the group are found.
+pub const MARK: &str = "TERRANE_ATTEMPT";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("could not start {program}: {source}")]
+    Start { program: String, source: std::io::Error },
+    #[error("could not read what {program} says: {source}")]
+    Output { program: String, source: std::io::Error },
+}
+
+/// Whether an attempt should go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wish {
+    #[default]
+    GoOn,
+    Stop,
+}
+
+/// Everything around a process that is the same for all commands of an attempt.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// The whole environment; nothing is inherited.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The value of [`MARK`], unique to the attempt.
+    pub mark: String,
+    pub stop: watch::Receiver<Wish>,
+    /// How long a tool may take to stop after its interrupt.
+    pub grace: Duration,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Absent when a signal ended it.
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// It was asked to stop before it ended.
+    pub interrupted: bool,
+}
+
+/// Which stream a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Out,
+    Err,
+}
+
+/// Receives lines, without their ends.
+pub type Lines<'a> = &'a mut (dyn FnMut(Stream, &str) + Send);
+
+/// Runs a program to its end.
+pub async fn run(
+    program: &Path,
+    arguments: &[OsString],
+    directory: &Path,
+    surroundings: &Surroundings,
+    lines: Lines<'_>,
+) -> Result<Ended, Error> {
+    let name = program.display().to_string();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .env_clear()
+        .envs(surroundings.environment.iter().map(|(name, value)| (name, value)))
+        .env(MARK, &surroundings.mark)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| Error::Start { program: name.clone(), source })?;
+    let family = Family::of(&child, &surroundings.mark);
+    let mut out = Reader::new(child.stdout.take());
+    let mut err = Reader::new(child.stderr.take());
+    let mut stop = surroundings.stop.clone();
+    let mut interrupted = false;
+    let mut kill_at = None;
+    let ended = loop {
+        tokio::select! {
+            // Lines first, so that what was said before the end is told before the end.
+            biased;
+            piece = out.next(), if !out.done => tell(piece, Stream::Out, lines, &name)?,
+            piece = err.next(), if !err.done => tell(piece, Stream::Err, lines, &name)?,
+            status = child.wait() => break status,
+            () = wished(&mut stop), if !interrupted => {
+                interrupted = true;
+                family.interrupt();
+                kill_at = Some(tokio::time::Instant::now() + surroundings.grace);
+            }
+            () = at(kill_at), if kill_at.is_some() => {
+                kill_at = None;
+                family.kill();
+            }
+        }
+    };
+    let status = ended.map_err(|source| Error::Output { program: name.clone(), source })?;
+    // A background process can hold the pipes open for ever; with the family dead they end.
+    family.kill();
+    drain(&mut out, Stream::Out, lines, &name).await?;
+    drain(&mut err, Stream::Err, lines, &name).await?;
+    use std::os::unix::process::ExitStatusExt;
+    Ok(Ended { code: status.code(), signal: status.signal(), interrupted })
+}
+
+fn tell(
+    piece: std::io::Result<Vec<String>>,
+    stream: Stream,
+    lines: Lines<'_>,
+    program: &str,
+) -> Result<(), Error> {
+    let piece = piece.map_err(|source| Error::Output { program: program.to_owned(), source })?;
+    for line in piece {
+        lines(stream, &line);
+    }
+    Ok(())
+}
+
+async fn drain<R: AsyncRead + Unpin>(
+    reader: &mut Reader<R>,
+    stream: Stream,
+    lines: Lines<'_>,
+    program: &str,
+) -> Result<(), Error> {
+    while !reader.done {
+        tell(reader.next().await, stream, lines, program)?;
+    }
+    Ok(())
+}
+
+async fn wished(stop: &mut watch::Receiver<Wish>) {
+    if stop.wait_for(|wish| *wish == Wish::Stop).await.is_err() {
+        // Whoever could ask is gone: nobody will.
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn at(moment: Option<tokio::time::Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Reader<R> {
+    stream: Option<R>,
+    pending: Vec<u8>,
+    done: bool,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    fn new(stream: Option<R>) -> Self {
+        Self { done: stream.is_none(), stream, pending: Vec::new() }
+    }
+
+    /// The lines that one read completes. Safe to drop while it waits: nothing is taken before it is kept.
+    async fn next(&mut self) -> std::io::Result<Vec<String>> {
+        let Some(stream) = self.stream.as_mut() else {
+            self.done = true;
+            return Ok(Vec::new());
+        };
+        let size = stream.read_buf(&mut self.pending).await?;
+        if size == 0 {
+            self.done = true;
+            self.stream = None;
+        }
+        Ok(self.take_lines())
+    }
+
+    fn take_lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut start = 0;
+        for (at, byte) in self.pending.iter().enumerate() {
+            if *byte == b'\n' || at - start >= LINE_LIMIT {
+                let end = if *byte == b'\n' { at } else { at + 1 };
+                lines.push(text_of(self.pending.get(start..end).unwrap_or_default()));
+                start = at + 1;
+            }
+        }
+        self.pending.drain(..start);
+        if self.done && !self.pending.is_empty() {
+            lines.push(text_of(&std::mem::take(&mut self.pending)));
+        }
+        lines
+    }
+}
+
+fn text_of(line: &[u8]) -> String {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    String::from_utf8_lossy(line).into_owned()
+}
+
+/// A process with everything it started.
+struct Family {
+    leader: Option<Pid>,
+    mark: String,
+}
+
+impl Family {
+    fn of(child: &Child, mark: &str) -> Self {
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        Self { leader, mark: mark.to_owned() }
+    }
+
+    /// The leader alone, once: it tells its own children.
+    fn interrupt(&self) {
+        if let Some(leader) = self.leader {
+            let _ = rustix::process::kill_process(leader, Signal::INT);
+        }
+    }
+
+    /// Everyone: the group, and those who left it but still carry the mark. Repeated, because a process can start
+    /// another while it is looked for.
+    fn kill(&self) {
+        for _ in 0..10 {
+            if let Some(leader) = self.leader {
+                let _ = rustix::process::kill_process_group(leader, Signal::KILL);
+            }
+            let marked = marked_processes(&self.mark);
+            if marked.is_empty() {
+                return;
+            }
+            for process in marked {
+                let _ = rustix::process::kill_process(process, Signal::KILL);
+            }
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Living processes whose environment carries the mark. O(processes of the machine).
+fn marked_processes(mark: &str) -> Vec<Pid> {
+    let wanted = format!("{MARK}={mark}");
+    let own = rustix::process::getpid();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
+        .filter(|process| *process != own)
+        .filter(|process| {
+            // Unreadable or gone: not ours. A zombie's environment is empty.
+            std::fs::read(format!("/proc/{}/environ", process.as_raw_nonzero()))
+                .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|var| var == wanted.as_bytes()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn surroundings(mark: &str, grace: Duration) -> (watch::Sender<Wish>, Surroundings) {
+        let (sender, stop) = watch::channel(Wish::GoOn);
+        let environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+        (sender, Surroundings { environment, mark: mark.to_owned(), stop, grace })
+    }
+
+    async fn shell(script: &str, around: &Surroundings) -> (Ended, Vec<String>) {
+        let mut said = Vec::new();
+        let arguments = ["-c".into(), script.into()];
+        let ended = run(Path::new("/bin/sh"), &arguments, Path::new("/"), around, &mut |_, line| {
+            said.push(line.to_owned())
+        })
+        .await
+        .unwrap();
+        (ended, said)
+    }
+
+    #[tokio::test]
+    async fn output_comes_line_by_line_and_broken_text_does_no_harm() {
+        let (_keep, around) = surroundings("lines", Duration::from_secs(5));
+        let (ended, said) = shell("printf 'a\\nb\\r\\n\\377c\\nlast'; exit 3", &around).await;
+        assert_eq!(said, ["a", "b", "\u{fffd}c", "last"]);
+        assert_eq!(ended, Ended { code: Some(3), signal: None, interrupted: false });
+        let (_, said) = shell("head -c 600000 /dev/zero | tr '\\0' x", &around).await;
+        assert_eq!(said.iter().map(String::len).sum::<usize>(), 600_000);
+        assert!(said.len() > 1);
+    }
+
+    #[tokio::test]
+    async fn nothing_of_our_own_environment_is_inherited() {
+        let (_keep, around) = surroundings("environment", Duration::from_secs(5));
+        let (_, said) = shell("env | cut -d= -f1 | sort | tr '\\n' ' '", &around).await;
+        assert!(said.concat().contains("TERRANE_ATTEMPT"), "{said:?}");
+        assert!(!said.concat().contains("CARGO"), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_one_interrupt_and_the_tool_may_finish() {
+        let (stop, around) = surroundings("gentle", Duration::from_secs(60));
+        let mut said = Vec::new();
+        let script = "trap 'echo interrupted; exit 7' INT; echo ready; while :; do sleep 0.05; done";
+        let arguments = ["-c".into(), script.into()];
+        let ended = run(Path::new("/bin/sh"), &arguments, Path::new("/"), &around, &mut |_, line| {
+            if line == "ready" {
+                stop.send_replace(Wish::Stop);
+            }
+            said.push(line.to_owned());
+        })
+        .await
+        .unwrap();
+        assert_eq!(said, ["ready", "interrupted"]);
+        assert_eq!(ended, Ended { code: Some(7), signal: None, interrupted: true });
+    }
+
+    #[tokio::test]
+    async fn after_the_grace_the_whole_family_dies_even_those_who_left_the_group() {
+        let mark = format!("stubborn-{}", std::process::id());
+        let (stop, around) = surroundings(&mark, Duration::from_millis(50));
+        let script = "trap '' INT; setsid sleep 1000 & echo ready; while :; do sleep 1000; done";
+        let arguments = ["-c".into(), script.into()];
+        let ended = run(Path::new("/bin/sh"), &arguments, Path::new("/"), &around, &mut |_, line| {
+            if line == "ready" {
+                stop.send_replace(Wish::Stop);
+            }
+        })
+        .await
+        .unwrap();
+        assert_eq!(ended.signal, Some(9));
+        assert_eq!(marked_processes(&mark), []);
+    }
+
+    #[tokio::test]
+    async fn a_background_process_does_not_outlive_the_tool() {
+        let mark = format!("background-{}", std::process::id());
+        let (_keep, around) = surroundings(&mark, Duration::from_secs(5));
+        let (ended, said) = shell("sleep 1000 & setsid sleep 1000 & echo done", &around).await;
+        assert_eq!((ended.code, said), (Some(0), vec!["done".to_owned()]));
+        assert_eq!(marked_processes(&mark), []);
+    }
+}

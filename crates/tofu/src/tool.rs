@@ -1,0 +1,294 @@
+//! An installed tool and its commands. Each command is one process; what it prints goes to the caller line by line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use api::tool::Tool as ToolKind;
+use semver::Version;
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::choice::Wanted;
+use crate::diagnostics::Collector;
+use crate::process::{self, Ended, Lines, Stream, Surroundings, Wish};
+use crate::versions::parse_version;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}", missing(.wanted, .found))]
+    Missing { wanted: Box<Wanted>, found: Vec<String> },
+    #[error(transparent)]
+    Process(#[from] process::Error),
+}
+
+/// For people: what was asked for and by whom, and what there is instead.
+fn missing(wanted: &Wanted, found: &[String]) -> String {
+    let tool = match wanted.tool {
+        Some(tool) => tool.program(),
+        None => "neither terraform nor tofu",
+    };
+    let asked = if wanted.places.is_empty() {
+        String::new()
+    } else {
+        format!(" in {} (asked for by {})", wanted.constraint, wanted.places.join(" and "))
+    };
+    let installed = if found.is_empty() {
+        "none is installed".to_owned()
+    } else {
+        format!("installed: {}", found.join(", "))
+    };
+    let verb = if wanted.tool.is_some() { "is not installed" } else { "is installed" };
+    format!(
+        "{tool}{asked} {verb}; {installed}. Install it where the runner looks for programs, or change what is asked for"
+    )
+}
+
+/// A program that was found and asked for its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    pub kind: ToolKind,
+    pub path: PathBuf,
+    pub version: Version,
+}
+
+impl std::fmt::Display for Tool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind.program(), self.version)
+    }
+}
+
+/// How a command ended, and the first thing it complained about.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub ended: Ended,
+    pub complaints: Collector,
+}
+
+impl Report {
+    pub fn succeeded(&self) -> bool {
+        self.ended.code == Some(0)
+    }
+}
+
+/// What a plan found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    NoChanges,
+    Changes,
+    Failed,
+}
+
+impl Tool {
+    /// The highest installed version that satisfies the wish. Programs may carry their version in their name
+    /// (`terraform-1.5.7`). Where either tool will do, terraform is preferred.
+    pub async fn find(
+        wanted: &Wanted,
+        directories: &[PathBuf],
+        surroundings: &Surroundings,
+    ) -> Result<Self, Error> {
+        let kinds = match wanted.tool {
+            Some(kind) => vec![kind],
+            None => vec![ToolKind::Terraform, ToolKind::Opentofu],
+        };
+        let mut found = Vec::new();
+        for kind in kinds {
+            let mut best: Option<Self> = None;
+            for path in candidates(kind, directories) {
+                let Some(version) = version_of(&path, surroundings).await else { continue };
+                let tool = Self { kind, path, version };
+                found.push(tool.to_string());
+                if wanted.constraint.is_satisfied_by(&tool.version)
+                    && best.as_ref().is_none_or(|best| best.version < tool.version)
+                {
+                    best = Some(tool);
+                }
+            }
+            if let Some(best) = best {
+                return Ok(best);
+            }
+        }
+        Err(Error::Missing { wanted: Box::new(wanted.clone()), found })
+    }
+
+    pub async fn init(
+        &self,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        self.command(["init", "-input=false", "-no-color"], [], dir, surroundings, lines).await
+    }
+
+    /// Selects a workspace, and makes it where it does not exist.
+    pub async fn workspace_select(
+        &self,
+        name: &str,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        let name = OsStr::new(name);
+        let selected =
+            self.command(["workspace", "select", "-no-color"], [name], dir, surroundings, lines).await?;
+        if selected.succeeded() {
+            return Ok(selected);
+        }
+        self.command(["workspace", "new", "-no-color"], [name], dir, surroundings, lines).await
+    }
+
+    /// Plans into a file, without the state's lock: a killed plan leaves none behind, and staleness is checked later.
+    pub async fn plan(
+        &self,
+        file: &Path,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<(Planned, Report), Error> {
+        let mut out = OsString::from("-out=");
+        out.push(file);
+        let fixed = ["plan", "-input=false", "-no-color", "-lock=false", "-detailed-exitcode"];
+        let report = self.command(fixed, [out.as_os_str()], dir, surroundings, lines).await?;
+        let planned = match report.ended.code {
+            Some(0) => Planned::NoChanges,
+            Some(2) => Planned::Changes,
+            Some(_) | None => Planned::Failed,
+        };
+        Ok((planned, report))
+    }
+
+    pub async fn apply(
+        &self,
+        file: &Path,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        let fixed = ["apply", "-input=false", "-no-color", "-lock-timeout=0s"];
+        self.command(fixed, [file.as_os_str()], dir, surroundings, lines).await
+    }
+
+    /// The plan in JSON, or nothing from a tool too old for it. It is one line, and can be long.
+    pub async fn show_json(
+        &self,
+        file: &Path,
+        dir: &Path,
+        surroundings: &Surroundings,
+        complaints: Lines<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.captured(["show", "-json"], [file.as_os_str()], dir, surroundings, complaints).await
+    }
+
+    /// The current state of whatever backend the code has, or nothing when it cannot be read.
+    pub async fn state_pull(
+        &self,
+        dir: &Path,
+        surroundings: &Surroundings,
+        complaints: Lines<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.captured(["state", "pull"], [], dir, surroundings, complaints).await
+    }
+
+    pub async fn state_push(
+        &self,
+        file: &Path,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        self.command(["state", "push"], [file.as_os_str()], dir, surroundings, lines).await
+    }
+
+    async fn captured<const N: usize, const M: usize>(
+        &self,
+        fixed: [&str; N],
+        more: [&OsStr; M],
+        dir: &Path,
+        surroundings: &Surroundings,
+        complaints: Lines<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let mut content = Vec::new();
+        let report = self
+            .command(fixed, more, dir, surroundings, &mut |stream, line| match stream {
+                // Long lines arrive in pieces; JSON does not mind where a newline is dropped.
+                Stream::Out => content.extend_from_slice(line.as_bytes()),
+                Stream::Err => complaints(stream, line),
+            })
+            .await?;
+        Ok(report.succeeded().then_some(content))
+    }
+
+    async fn command<const N: usize, const M: usize>(
+        &self,
+        fixed: [&str; N],
+        more: [&OsStr; M],
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        let arguments: Vec<OsString> =
+            fixed.into_iter().map(OsString::from).chain(more.into_iter().map(OsStr::to_owned)).collect();
+        let mut complaints = Collector::default();
+        let ended = process::run(&self.path, &arguments, dir, surroundings, &mut |stream, line| {
+            complaints.line(line);
+            lines(stream, line);
+        })
+        .await?;
+        Ok(Report { ended, complaints })
+    }
+}
+
+/// Files that could be the tool, plain name first.
+fn candidates(kind: ToolKind, directories: &[PathBuf]) -> Vec<PathBuf> {
+    let program = kind.program();
+    let mut found = Vec::new();
+    for directory in directories {
+        let plain = directory.join(program);
+        if plain.is_file() {
+            found.push(plain);
+        }
+        let Ok(entries) = std::fs::read_dir(directory) else { continue };
+        let mut versioned: Vec<PathBuf> = entries
+            .flatten()
+            .filter(|entry| {
+                let name = entry.file_name();
+                let rest = name.to_str().and_then(|name| name.strip_prefix(program));
+                rest.and_then(|rest| rest.strip_prefix(['-', '_']))
+                    .is_some_and(|rest| parse_version(rest).is_some())
+            })
+            .map(|entry| entry.path())
+            .collect();
+        versioned.sort();
+        found.extend(versioned);
+    }
+    found
+}
+
+/// Asks a program for its version; a program that does not answer is none of ours.
+async fn version_of(path: &Path, surroundings: &Surroundings) -> Option<Version> {
+    #[derive(Deserialize)]
+    struct Answer {
+        terraform_version: String,
+    }
+    // Finding a tool is not interrupted: it takes a moment, and half an answer is worse.
+    let (_keep, stop) = watch::channel(Wish::GoOn);
+    let surroundings = Surroundings { stop, ..surroundings.clone() };
+    let mut text = String::new();
+    let arguments = [OsString::from("version"), OsString::from("-json")];
+    let mut keep = |stream: Stream, line: &str| {
+        if stream == Stream::Out && text.len() < 64 * 1024 {
+            text.push_str(line);
+            text.push('\n');
+        }
+    };
+    let asked = process::run(path, &arguments, Path::new("/"), &surroundings, &mut keep);
+    tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.ok()?.ok()?;
+    match serde_json::from_str::<Answer>(&text) {
+        Ok(answer) => parse_version(&answer.terraform_version),
+        // Before 0.13 there is no JSON: "Terraform v0.12.31".
+        Err(_) => text
+            .lines()
+            .next()?
+            .split_ascii_whitespace()
+            .find_map(|word| word.strip_prefix('v').and_then(parse_version)),
+    }
+}
