@@ -7,7 +7,6 @@
 mod check;
 pub mod cases;
 pub mod gaps;
-pub mod kubectl;
 pub mod runner;
 pub mod scope;
 pub mod target;

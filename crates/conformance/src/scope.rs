@@ -21,6 +21,8 @@ pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
+pub(crate) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
 /// The server as one user sees it, and the case's own name.
 #[derive(Debug, Clone)]
 pub struct Scope {
@@ -32,8 +34,10 @@ pub struct Scope {
 impl Scope {
     /// A scope whose name starts with `subject`, asking as the administrator.
     pub fn new(target: Target, subject: &str) -> Result<Self> {
-        let label: String =
-            subject.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+        let label: String = subject
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .collect();
         let label: String = label.chars().take(40).collect();
         let name = format!("{}-{:08x}", label.trim_matches('-'), rand::random::<u32>()).into();
         let token = target.token().to_owned();
@@ -73,6 +77,28 @@ impl Scope {
     pub async fn pod_namespace(&self) -> Result<String> {
         let path = self.namespace().await?;
         self.until(&format!("{path}/serviceaccounts/default"), |answer| answer.code == 200).await?;
+        Ok(path)
+    }
+
+    /// Creates a CustomResourceDefinition and waits until its objects can be created.
+    pub async fn install(&self, definition: &Value) -> Result<String> {
+        self.post(DEFINITIONS, definition).await?.code(201)?;
+        let path = format!("{DEFINITIONS}/{}", text(definition, "/metadata/name"));
+        self.until(&path, |answer| answer.json().is_ok_and(|found| established(&found))).await?;
+        let versions =
+            definition.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
+        for version in &versions {
+            let group = text(definition, "/spec/group");
+            let served = format!(
+                "/apis/{group}/{}/{}",
+                text(version, "/name"),
+                text(definition, "/spec/names/plural")
+            );
+            // A server may take a moment from Established to serving; a list is the first thing that works.
+            if version["served"] == true {
+                self.until(&served, |answer| answer.code == 200).await?;
+            }
+        }
         Ok(path)
     }
 
@@ -142,9 +168,19 @@ impl Scope {
             headers.extend(call.headers);
         }
         let body = call.body.map_or_else(Body::empty, Body::from);
-        let request = request.body(body).with_context(|| format!("building {} {}", call.method, call.path))?;
-        self.target.client().send(request).await.with_context(|| format!("sending {} {}", call.method, call.path))
+        let request =
+            request.body(body).with_context(|| format!("building {} {}", call.method, call.path))?;
+        self.target
+            .client()
+            .send(request)
+            .await
+            .with_context(|| format!("sending {} {}", call.method, call.path))
     }
+}
+
+fn established(definition: &Value) -> bool {
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|found| found["type"] == "Established" && found["status"] == "True")
 }
 
 /// One request.
@@ -237,7 +273,11 @@ impl Answer {
             status["reason"],
             status["message"]
         ]);
-        ensure!(self.code == code && got == wanted, "\n      wanted {wanted}\n      got    {} {got}", self.code);
+        ensure!(
+            self.code == code && got == wanted,
+            "\n      wanted {wanted}\n      got    {} {got}",
+            self.code
+        );
         Ok(status)
     }
 
