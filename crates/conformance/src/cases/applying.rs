@@ -25,7 +25,11 @@ async fn place(s: &Scope) -> Result<String> {
 /// `[manager, operation, subresource, fields]` of each entry.
 fn owners(object: &Value) -> Vec<Value> {
     let entries = object["metadata"]["managedFields"].as_array();
-    entries.into_iter().flatten().map(|e| json!([e["manager"], e["operation"], e["subresource"], e["fieldsV1"]])).collect()
+    entries
+        .into_iter()
+        .flatten()
+        .map(|e| json!([e["manager"], e["operation"], e["subresource"], e["fieldsV1"]]))
+        .collect()
 }
 
 async fn creates(s: Scope) -> Result<()> {
@@ -42,7 +46,11 @@ async fn creates(s: Scope) -> Result<()> {
 
 async fn without_manager(s: Scope) -> Result<()> {
     let path = place(&s).await?;
-    s.patch(&path, APPLY, &map(json!({}))).await?.refused(422, "Invalid", "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch")?;
+    s.patch(&path, APPLY, &map(json!({}))).await?.refused(
+        422,
+        "Invalid",
+        "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+    )?;
     Ok(())
 }
 
@@ -52,7 +60,12 @@ async fn owns_what_it_names(s: Scope) -> Result<()> {
     body["metadata"]["labels"] = json!({"x": "1"});
     body["metadata"]["annotations"] = json!({"e.com/y": "1"});
     let made = apply(&s, &path, "fieldManager=one", &body).await?.code(201)?;
-    same!(owners(&made), [json!(["one", "Apply", null, {"f:data": {"f:k": {}}, "f:metadata": {"f:annotations": {"f:e.com/y": {}}, "f:labels": {"f:x": {}}}}])]);
+    same!(
+        owners(&made),
+        [
+            json!(["one", "Apply", null, {"f:data": {"f:k": {}}, "f:metadata": {"f:annotations": {"f:e.com/y": {}}, "f:labels": {"f:x": {}}}}])
+        ]
+    );
     Ok(())
 }
 
@@ -67,7 +80,11 @@ async fn again_changes_nothing(s: Scope) -> Result<()> {
 async fn conflict(s: Scope) -> Result<()> {
     let path = place(&s).await?;
     apply(&s, &path, "fieldManager=one", &map(json!({"k": "1"}))).await?.code(201)?;
-    let status = apply(&s, &path, "fieldManager=two", &map(json!({"k": "2"}))).await?.refused(409, "Conflict", "Apply failed with 1 conflict: conflict with \"one\": .data.k")?;
+    let status = apply(&s, &path, "fieldManager=two", &map(json!({"k": "2"}))).await?.refused(
+        409,
+        "Conflict",
+        "Apply failed with 1 conflict: conflict with \"one\": .data.k",
+    )?;
     same!(causes(&status), [json!(["FieldManagerConflict", "conflict with \"one\"", ".data.k"])]);
     Ok(())
 }
@@ -85,8 +102,17 @@ async fn conflicts_of_two(s: Scope) -> Result<()> {
 async fn update_takes_a_field_away(s: Scope) -> Result<()> {
     let path = place(&s).await?;
     apply(&s, &path, "fieldManager=one", &map(json!({"k": "1", "l": "1"}))).await?.code(201)?;
-    let now = s.patch(&format!("{path}?fieldManager=edit"), MERGE, &json!({"data": {"k": "2"}})).await?.code(200)?;
-    same!(owners(&now), [json!(["one", "Apply", null, {"f:data": {"f:l": {}}}]), json!(["edit", "Update", null, {"f:data": {"f:k": {}}}])]);
+    let now = s
+        .patch(&format!("{path}?fieldManager=edit"), MERGE, &json!({"data": {"k": "2"}}))
+        .await?
+        .code(200)?;
+    same!(
+        owners(&now),
+        [
+            json!(["one", "Apply", null, {"f:data": {"f:l": {}}}]),
+            json!(["edit", "Update", null, {"f:data": {"f:k": {}}}])
+        ]
+    );
     let answer = apply(&s, &path, "fieldManager=one", &map(json!({"k": "1", "l": "1"}))).await?;
     let message = text(&answer.json()?, "/message");
     holds!(message.starts_with("Apply failed with 1 conflict: conflict with \"edit\" using v1"), "{message}");
@@ -126,7 +152,10 @@ async fn lists_by_key(s: Scope) -> Result<()> {
     let mut body = pod("a");
     body["spec"]["containers"] = json!([{"name": "x", "image": "i", "env": [{"name": "A", "value": "1"}], "ports": [{"containerPort": 80}]}]);
     let made = apply(&s, &format!("{ns}/pods/a"), "fieldManager=one", &body).await?.code(201)?;
-    same!(owners(&made)[0][3]["f:spec"], json!({"f:containers": {"k:{\"name\":\"x\"}": {".": {}, "f:name": {}, "f:image": {}, "f:env": {"k:{\"name\":\"A\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}}}}}));
+    same!(
+        owners(&made)[0][3]["f:spec"],
+        json!({"f:containers": {"k:{\"name\":\"x\"}": {".": {}, "f:name": {}, "f:image": {}, "f:env": {"k:{\"name\":\"A\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}}}}})
+    );
     Ok(())
 }
 
@@ -136,14 +165,19 @@ async fn atomic_list_is_owned_whole(s: Scope) -> Result<()> {
     let role = |verb: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": [verb]}]});
     let made = apply(&s, &path, "fieldManager=one", &role("get")).await?.code(201)?;
     same!(owners(&made), [json!(["one", "Apply", null, {"f:rules": {}}])]);
-    apply(&s, &path, "fieldManager=two", &role("list")).await?.refused(409, "Conflict", "Apply failed with 1 conflict: conflict with \"one\": .rules")?;
+    apply(&s, &path, "fieldManager=two", &role("list")).await?.refused(
+        409,
+        "Conflict",
+        "Apply failed with 1 conflict: conflict with \"one\": .rules",
+    )?;
     Ok(())
 }
 
 async fn status_is_apart(s: Scope) -> Result<()> {
     let ns = s.pod_namespace().await?;
     s.post(&format!("{ns}/pods?fieldManager=maker"), &pod("a")).await?.code(201)?;
-    let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": {"message": "words"}});
+    let body =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": {"message": "words"}});
     let now = apply(&s, &format!("{ns}/pods/a/status"), "fieldManager=kubelet", &body).await?.code(200)?;
     same!(now["status"]["message"], "words");
     let entry = owners(&now).into_iter().find(|entry| entry[0] == "kubelet").unwrap_or_default();
@@ -170,14 +204,23 @@ async fn stale_revision(s: Scope) -> Result<()> {
 
 async fn yaml(s: Scope) -> Result<()> {
     let path = place(&s).await?;
-    let made = s.call(Call::new(Method::PATCH, &format!("{path}?fieldManager=one")).body(APPLY, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  k: |\n    text\n")).await?.code(201)?;
+    let made = s
+        .call(
+            Call::new(Method::PATCH, &format!("{path}?fieldManager=one")).body(
+                APPLY,
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  k: |\n    text\n",
+            ),
+        )
+        .await?
+        .code(201)?;
     same!(made["data"], json!({"k": "text\n"}));
     Ok(())
 }
 
 async fn bad_body(s: Scope) -> Result<()> {
     let path = place(&s).await?;
-    let answer = s.call(Call::new(Method::PATCH, &format!("{path}?fieldManager=one")).body(APPLY, "a: b: c")).await?;
+    let answer =
+        s.call(Call::new(Method::PATCH, &format!("{path}?fieldManager=one")).body(APPLY, "a: b: c")).await?;
     same!(answer.code, 400);
     let message = text(&answer.json()?, "/message");
     holds!(message.starts_with("error decoding YAML: "), "{message}");
@@ -188,7 +231,11 @@ async fn wrong_name(s: Scope) -> Result<()> {
     let path = place(&s).await?;
     let mut body = map(json!({}));
     body["metadata"]["name"] = json!("b");
-    apply(&s, &path, "fieldManager=one", &body).await?.refused(400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)")?;
+    apply(&s, &path, "fieldManager=one", &body).await?.refused(
+        400,
+        "BadRequest",
+        "the name of the object (b) does not match the name on the URL (a)",
+    )?;
     let body = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}});
     let answer = apply(&s, &path, "fieldManager=one", &body).await?;
     holds!(answer.code == 400 || answer.code == 500, "{answer}");
@@ -200,7 +247,12 @@ async fn strict(s: Scope) -> Result<()> {
     let mut body = map(json!({}));
     body["dat"] = json!({});
     let answer = apply(&s, &path, "fieldManager=one&fieldValidation=Strict", &body).await?;
-    same!(text(&answer.json()?, "/message"), "failed to create typed patch object (".to_owned() + s.name() + "/a; /v1, Kind=ConfigMap): .dat: field not declared in schema");
+    same!(
+        text(&answer.json()?, "/message"),
+        "failed to create typed patch object (".to_owned()
+            + s.name()
+            + "/a; /v1, Kind=ConfigMap): .dat: field not declared in schema"
+    );
     same!(answer.code, 500);
     Ok(())
 }
@@ -215,7 +267,11 @@ async fn dry_run(s: Scope) -> Result<()> {
 async fn managed_fields_refused(s: Scope) -> Result<()> {
     let path = place(&s).await?;
     let made = apply(&s, &path, "fieldManager=one", &map(json!({"k": "1"}))).await?.code(201)?;
-    apply(&s, &path, "fieldManager=one", &made).await?.refused(400, "BadRequest", "metadata.managedFields must be nil")?;
+    apply(&s, &path, "fieldManager=one", &made).await?.refused(
+        400,
+        "BadRequest",
+        "metadata.managedFields must be nil",
+    )?;
     Ok(())
 }
 
@@ -224,8 +280,15 @@ async fn update_is_tracked(s: Scope) -> Result<()> {
     let ns = path.trim_end_matches("/a");
     let made = s.post(&format!("{ns}?fieldManager=maker"), &map(json!({"k": "1"}))).await?.code(201)?;
     same!(owners(&made), [json!(["maker", "Update", null, {"f:data": {".": {}, "f:k": {}}}])]);
-    let now = s.put(&format!("{path}?fieldManager=other"), &map(json!({"k": "2", "l": "1"}))).await?.code(200)?;
-    same!(owners(&now), [json!(["maker", "Update", null, {"f:data": {".": {}}}]), json!(["other", "Update", null, {"f:data": {"f:k": {}, "f:l": {}}}])]);
+    let now =
+        s.put(&format!("{path}?fieldManager=other"), &map(json!({"k": "2", "l": "1"}))).await?.code(200)?;
+    same!(
+        owners(&now),
+        [
+            json!(["maker", "Update", null, {"f:data": {".": {}}}]),
+            json!(["other", "Update", null, {"f:data": {"f:k": {}, "f:l": {}}}])
+        ]
+    );
     Ok(())
 }
 
@@ -243,14 +306,21 @@ async fn clear_managed_fields(s: Scope) -> Result<()> {
     let now = s.patch(&path, MERGE, &json!({"metadata": {"managedFields": [{}]}})).await?.code(200)?;
     same!(owners(&now), Vec::<Value>::new());
     let now = apply(&s, &path, "fieldManager=two&force=true", &map(json!({"l": "1"}))).await?.code(200)?;
-    same!(owners(&now).iter().map(|e| e[0].clone()).collect::<Vec<_>>(), [json!("two"), json!("before-first-apply")]);
+    same!(
+        owners(&now).iter().map(|e| e[0].clone()).collect::<Vec<_>>(),
+        [json!("two"), json!("before-first-apply")]
+    );
     Ok(())
 }
 
 async fn manager_too_long(s: Scope) -> Result<()> {
     let path = place(&s).await?;
     let name = "m".repeat(129);
-    apply(&s, &path, &format!("fieldManager={name}"), &map(json!({}))).await?.refused(422, "Invalid", "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Too long: may not be more than 128 bytes")?;
+    apply(&s, &path, &format!("fieldManager={name}"), &map(json!({}))).await?.refused(
+        422,
+        "Invalid",
+        "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Too long: may not be more than 128 bytes",
+    )?;
     Ok(())
 }
 
@@ -259,6 +329,11 @@ async fn custom_resource(s: Scope) -> Result<()> {
     let path = format!("/apis/terrane.dev/v1alpha1/namespaces/{}/terraformlayers/a", s.name());
     let layer = json!({"apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": {"name": "a"}, "spec": {"repository": {"name": "r"}, "branch": "main", "path": "x"}});
     let made = apply(&s, &path, "fieldManager=one", &layer).await?.code(201)?;
-    same!(owners(&made), [json!(["one", "Apply", null, {"f:spec": {"f:branch": {}, "f:path": {}, "f:repository": {"f:name": {}}}}])]);
+    same!(
+        owners(&made),
+        [
+            json!(["one", "Apply", null, {"f:spec": {"f:branch": {}, "f:path": {}, "f:repository": {"f:name": {}}}}])
+        ]
+    );
     Ok(())
 }

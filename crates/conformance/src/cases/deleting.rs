@@ -22,16 +22,28 @@ fn owned(name: &str, owner: &Value) -> Value {
 
 async fn precondition_uid(s: Scope) -> Result<()> {
     let (ns, made) = made(&s).await?;
-    let message = format!("Operation cannot be fulfilled on configmaps \"a\": Precondition failed: UID in precondition: other, UID in object meta: {}", text(&made, "/metadata/uid"));
-    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"uid": "other"}})).await?.refused(409, "Conflict", &message)?;
-    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"uid": made["metadata"]["uid"]}})).await?.code(200)?;
+    let message = format!(
+        "Operation cannot be fulfilled on configmaps \"a\": Precondition failed: UID in precondition: other, UID in object meta: {}",
+        text(&made, "/metadata/uid")
+    );
+    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"uid": "other"}}))
+        .await?
+        .refused(409, "Conflict", &message)?;
+    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"uid": made["metadata"]["uid"]}}))
+        .await?
+        .code(200)?;
     Ok(())
 }
 
 async fn precondition_revision(s: Scope) -> Result<()> {
     let (ns, made) = made(&s).await?;
-    let message = format!("Operation cannot be fulfilled on configmaps \"a\": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: {}", revision(&made));
-    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"resourceVersion": "1"}})).await?.refused(409, "Conflict", &message)?;
+    let message = format!(
+        "Operation cannot be fulfilled on configmaps \"a\": Precondition failed: ResourceVersion in precondition: 1, ResourceVersion in object meta: {}",
+        revision(&made)
+    );
+    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"preconditions": {"resourceVersion": "1"}}))
+        .await?
+        .refused(409, "Conflict", &message)?;
     Ok(())
 }
 
@@ -70,9 +82,15 @@ async fn foreground(s: Scope) -> Result<()> {
     let mut child = owned("b", &owner);
     child["metadata"]["finalizers"] = json!(["example.com/hold"]);
     s.post(&format!("{ns}/configmaps"), &child).await?.code(201)?;
-    let going = s.delete_with(&format!("{ns}/configmaps/a"), &json!({"propagationPolicy": "Foreground"})).await?.code(200)?;
+    let going = s
+        .delete_with(&format!("{ns}/configmaps/a"), &json!({"propagationPolicy": "Foreground"}))
+        .await?
+        .code(200)?;
     same!(going["metadata"]["finalizers"], json!(["foregroundDeletion"]));
-    s.until(&format!("{ns}/configmaps/b"), |a| a.json().is_ok_and(|o| o["metadata"]["deletionTimestamp"].is_string())).await?;
+    s.until(&format!("{ns}/configmaps/b"), |a| {
+        a.json().is_ok_and(|o| o["metadata"]["deletionTimestamp"].is_string())
+    })
+    .await?;
     s.get(&format!("{ns}/configmaps/a")).await?.code(200)?;
     s.patch(&format!("{ns}/configmaps/b"), MERGE, &json!({"metadata": {"finalizers": null}})).await?.ok()?;
     s.until_gone(&format!("{ns}/configmaps/a")).await
@@ -81,7 +99,9 @@ async fn foreground(s: Scope) -> Result<()> {
 async fn background(s: Scope) -> Result<()> {
     let (ns, owner) = made(&s).await?;
     s.post(&format!("{ns}/configmaps"), &owned("b", &owner)).await?.code(201)?;
-    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"propagationPolicy": "Background"})).await?.code(200)?;
+    s.delete_with(&format!("{ns}/configmaps/a"), &json!({"propagationPolicy": "Background"}))
+        .await?
+        .code(200)?;
     same!(s.get(&format!("{ns}/configmaps/a")).await?.code, 404);
     s.until_gone(&format!("{ns}/configmaps/b")).await
 }
@@ -105,7 +125,12 @@ async fn bad_propagation(s: Scope) -> Result<()> {
 
 async fn both_orphan_forms(s: Scope) -> Result<()> {
     let (ns, _) = made(&s).await?;
-    let answer = s.delete_with(&format!("{ns}/configmaps/a"), &json!({"propagationPolicy": "Orphan", "orphanDependents": true})).await?;
+    let answer = s
+        .delete_with(
+            &format!("{ns}/configmaps/a"),
+            &json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+        )
+        .await?;
     answer.refused(422, "Invalid", "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: \"Orphan\": orphanDependents and deletionPropagation cannot be both set")?;
     Ok(())
 }
@@ -125,9 +150,13 @@ async fn collection(s: Scope) -> Result<()> {
 async fn collection_by_label(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
     for name in ["a", "b", "c"] {
-        s.post(&format!("{ns}/secrets"), &json!({"metadata": {"name": name, "labels": {"l": name}}})).await?.code(201)?;
+        s.post(&format!("{ns}/secrets"), &json!({"metadata": {"name": name, "labels": {"l": name}}}))
+            .await?
+            .code(201)?;
     }
-    s.delete(&format!("{ns}/secrets?labelSelector=l%20in%20%28a,b%29&fieldSelector=metadata.name%21%3Db")).await?.code(200)?;
+    s.delete(&format!("{ns}/secrets?labelSelector=l%20in%20%28a,b%29&fieldSelector=metadata.name%21%3Db"))
+        .await?
+        .code(200)?;
     same!(names(&s.get(&format!("{ns}/secrets")).await?.code(200)?), ["b", "c"]);
     Ok(())
 }
@@ -186,7 +215,12 @@ async fn second_owner_keeps(s: Scope) -> Result<()> {
     child["metadata"]["ownerReferences"] = json!([child["metadata"]["ownerReferences"][0], second]);
     s.post(&format!("{ns}/configmaps"), &child).await?.code(201)?;
     s.delete(&format!("{ns}/configmaps/a")).await?.ok()?;
-    let left = s.until(&format!("{ns}/configmaps/b"), |a| a.json().is_ok_and(|o| o["metadata"]["ownerReferences"].as_array().is_some_and(|o| o.len() == 1))).await?.json()?;
+    let left = s
+        .until(&format!("{ns}/configmaps/b"), |a| {
+            a.json().is_ok_and(|o| o["metadata"]["ownerReferences"].as_array().is_some_and(|o| o.len() == 1))
+        })
+        .await?
+        .json()?;
     same!(left["metadata"]["ownerReferences"][0]["name"], "c");
     Ok(())
 }
@@ -194,7 +228,8 @@ async fn second_owner_keeps(s: Scope) -> Result<()> {
 async fn bad_owner_reference(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
     let mut child = config_map("b");
-    child["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "", "uid": ""}]);
+    child["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "", "uid": ""}]);
     s.post(&format!("{ns}/configmaps"), &child).await?
         .refused(422, "Invalid", "ConfigMap \"b\" is invalid: [metadata.ownerReferences[0].name: Required value: name must not be empty, metadata.ownerReferences[0].uid: Required value: uid must not be empty]")?;
     Ok(())
@@ -218,14 +253,24 @@ async fn bad_finalizer(s: Scope) -> Result<()> {
     body["metadata"]["finalizers"] = json!(["hold"]);
     let answer = s.post(&format!("{ns}/configmaps"), &body).await?;
     // A name without a domain is tolerated, with a warning.
-    same!((answer.code, answer.warnings()), (201, vec!["299 - \"metadata.finalizers: \\\"hold\\\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers\""]));
+    same!(
+        (answer.code, answer.warnings()),
+        (
+            201,
+            vec![
+                "299 - \"metadata.finalizers: \\\"hold\\\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers\""
+            ]
+        )
+    );
     s.patch(&format!("{ns}/configmaps/b"), MERGE, &json!({"metadata": {"finalizers": null}})).await?.ok()?;
     Ok(())
 }
 
 async fn options_of_wrong_kind(s: Scope) -> Result<()> {
     let (ns, _) = made(&s).await?;
-    let answer = s.delete_with(&format!("{ns}/configmaps/a"), &json!({"apiVersion": "v1", "kind": "ConfigMap"})).await?;
+    let answer = s
+        .delete_with(&format!("{ns}/configmaps/a"), &json!({"apiVersion": "v1", "kind": "ConfigMap"}))
+        .await?;
     same!(answer.code, 400);
     Ok(())
 }

@@ -13,7 +13,9 @@ cases!("writing": merge, merge_stale_revision, merge_noop, json_patch, json_patc
 
 async fn made(s: &Scope) -> Result<String> {
     let ns = s.namespace().await?;
-    s.post(&format!("{ns}/configmaps"), &json!({"metadata": {"name": "a"}, "data": {"a": "1", "b": "2"}})).await?.code(201)?;
+    s.post(&format!("{ns}/configmaps"), &json!({"metadata": {"name": "a"}, "data": {"a": "1", "b": "2"}}))
+        .await?
+        .code(201)?;
     Ok(format!("{ns}/configmaps/a"))
 }
 
@@ -48,29 +50,45 @@ async fn json_patch(s: Scope) -> Result<()> {
 
 async fn json_patch_test_fails(s: Scope) -> Result<()> {
     let path = made(&s).await?;
-    s.patch(&path, JSON_PATCH, &json!([{"op": "test", "path": "/data/a", "value": "9"}])).await?
-        .refused(422, "Invalid", "the server rejected our request due to an error in our request")?;
+    s.patch(&path, JSON_PATCH, &json!([{"op": "test", "path": "/data/a", "value": "9"}])).await?.refused(
+        422,
+        "Invalid",
+        "the server rejected our request due to an error in our request",
+    )?;
     Ok(())
 }
 
 async fn json_patch_bad_path(s: Scope) -> Result<()> {
     let path = made(&s).await?;
-    s.patch(&path, JSON_PATCH, &json!([{"op": "remove", "path": "/data/none"}])).await?
-        .refused(422, "Invalid", "the server rejected our request due to an error in our request")?;
+    s.patch(&path, JSON_PATCH, &json!([{"op": "remove", "path": "/data/none"}])).await?.refused(
+        422,
+        "Invalid",
+        "the server rejected our request due to an error in our request",
+    )?;
     Ok(())
 }
 
 async fn json_patch_malformed(s: Scope) -> Result<()> {
     let path = made(&s).await?;
-    s.patch(&path, JSON_PATCH, &json!({"op": "remove"})).await?
-        .refused(400, "BadRequest", "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch")?;
+    s.patch(&path, JSON_PATCH, &json!({"op": "remove"})).await?.refused(
+        400,
+        "BadRequest",
+        "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+    )?;
     Ok(())
 }
 
 async fn strategic_merges_by_key(s: Scope) -> Result<()> {
     let ns = s.pod_namespace().await?;
     s.post(&format!("{ns}/pods"), &pod("a")).await?.code(201)?;
-    let next = s.patch(&format!("{ns}/pods/a"), STRATEGIC, &json!({"spec": {"containers": [{"name": "main", "image": "example.com/image:2"}]}})).await?.code(200)?;
+    let next = s
+        .patch(
+            &format!("{ns}/pods/a"),
+            STRATEGIC,
+            &json!({"spec": {"containers": [{"name": "main", "image": "example.com/image:2"}]}}),
+        )
+        .await?
+        .code(200)?;
     same!(next["spec"]["containers"][0]["image"], "example.com/image:2");
     same!(next["spec"]["containers"][0]["imagePullPolicy"], "IfNotPresent");
     Ok(())
@@ -79,7 +97,10 @@ async fn strategic_merges_by_key(s: Scope) -> Result<()> {
 async fn strategic_deletes(s: Scope) -> Result<()> {
     let path = format!("{}/serviceaccounts/default", s.pod_namespace().await?);
     s.patch(&path, STRATEGIC, &json!({"secrets": [{"name": "s1"}, {"name": "s2"}]})).await?.code(200)?;
-    let account = s.patch(&path, STRATEGIC, &json!({"secrets": [{"$patch": "delete", "name": "s1"}]})).await?.code(200)?;
+    let account = s
+        .patch(&path, STRATEGIC, &json!({"secrets": [{"$patch": "delete", "name": "s1"}]}))
+        .await?
+        .code(200)?;
     same!(account["secrets"], json!([{"name": "s2"}]));
     Ok(())
 }
@@ -103,7 +124,11 @@ async fn patch_missing(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
     for kind in [MERGE, JSON_PATCH, STRATEGIC] {
         let body = if kind == JSON_PATCH { json!([]) } else { json!({}) };
-        s.patch(&format!("{ns}/configmaps/none"), kind, &body).await?.refused(404, "NotFound", "configmaps \"none\" not found")?;
+        s.patch(&format!("{ns}/configmaps/none"), kind, &body).await?.refused(
+            404,
+            "NotFound",
+            "configmaps \"none\" not found",
+        )?;
     }
     Ok(())
 }
@@ -111,7 +136,11 @@ async fn patch_missing(s: Scope) -> Result<()> {
 async fn merge_malformed(s: Scope) -> Result<()> {
     let path = made(&s).await?;
     let answer = s.call(Call::new(Method::PATCH, &path).body(MERGE, "{nope")).await?;
-    answer.refused(400, "BadRequest", "error decoding patch: invalid character 'n' looking for beginning of object key string")?;
+    answer.refused(
+        400,
+        "BadRequest",
+        "error decoding patch: invalid character 'n' looking for beginning of object key string",
+    )?;
     Ok(())
 }
 
@@ -139,7 +168,8 @@ async fn dry_run_create(s: Scope) -> Result<()> {
 async fn dry_run_update_delete(s: Scope) -> Result<()> {
     let path = made(&s).await?;
     let before = s.get(&path).await?.code(200)?;
-    let next = s.patch(&format!("{path}?dryRun=All"), MERGE, &json!({"data": {"c": "3"}})).await?.code(200)?;
+    let next =
+        s.patch(&format!("{path}?dryRun=All"), MERGE, &json!({"data": {"c": "3"}})).await?.code(200)?;
     same!(next["data"]["c"], "3");
     s.delete(&format!("{path}?dryRun=All")).await?.code(200)?;
     same!(s.get(&path).await?.code(200)?, before);
@@ -165,14 +195,25 @@ async fn strict_duplicate(s: Scope) -> Result<()> {
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"1","k":"2"}}"#;
     s.call(Call::new(Method::POST, &format!("{ns}/configmaps?fieldValidation=Strict")).body("application/json", body)).await?
         .refused(400, "BadRequest", "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: duplicate field \"data.k\"")?;
-    let kept = s.call(Call::new(Method::POST, &format!("{ns}/configmaps?fieldValidation=Ignore")).body("application/json", body)).await?.code(201)?;
+    let kept = s
+        .call(
+            Call::new(Method::POST, &format!("{ns}/configmaps?fieldValidation=Ignore"))
+                .body("application/json", body),
+        )
+        .await?
+        .code(201)?;
     same!(kept["data"], json!({"k": "2"}));
     Ok(())
 }
 
 async fn warn_unknown(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
-    let answer = s.post(&format!("{ns}/configmaps?fieldValidation=Warn"), &json!({"metadata": {"name": "a"}, "dat": {}})).await?;
+    let answer = s
+        .post(
+            &format!("{ns}/configmaps?fieldValidation=Warn"),
+            &json!({"metadata": {"name": "a"}, "dat": {}}),
+        )
+        .await?;
     same!((answer.code, answer.warnings()), (201, vec!["299 - \"unknown field \\\"dat\\\"\""]));
     let plain = s.post(&format!("{ns}/configmaps"), &json!({"metadata": {"name": "b"}, "dat": {}})).await?;
     same!(plain.warnings(), ["299 - \"unknown field \\\"dat\\\"\""]);
@@ -181,7 +222,12 @@ async fn warn_unknown(s: Scope) -> Result<()> {
 
 async fn ignore_unknown(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
-    let answer = s.post(&format!("{ns}/configmaps?fieldValidation=Ignore"), &json!({"metadata": {"name": "a"}, "dat": {}})).await?;
+    let answer = s
+        .post(
+            &format!("{ns}/configmaps?fieldValidation=Ignore"),
+            &json!({"metadata": {"name": "a"}, "dat": {}}),
+        )
+        .await?;
     same!((answer.code, answer.warnings().len()), (201, 0));
     holds!(answer.json()?.get("dat").is_none(), "{answer}");
     Ok(())
@@ -220,7 +266,12 @@ async fn malformed_yaml(s: Scope) -> Result<()> {
 }
 
 async fn yaml_body(s: Scope) -> Result<()> {
-    let answer = post_raw(&s, "application/yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  k: \"true\"\n").await?;
+    let answer = post_raw(
+        &s,
+        "application/yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  k: \"true\"\n",
+    )
+    .await?;
     same!(answer.code(201)?["data"], json!({"k": "true"}));
     Ok(())
 }
@@ -239,16 +290,22 @@ async fn wrong_type(s: Scope) -> Result<()> {
 
 async fn too_large(s: Scope) -> Result<()> {
     let big = "x".repeat(3_200_000);
-    let answer = post_raw(&s, "application/json", json!({"metadata": {"name": "a"}, "data": {"k": big}}).to_string()).await?;
+    let answer =
+        post_raw(&s, "application/json", json!({"metadata": {"name": "a"}, "data": {"k": big}}).to_string())
+            .await?;
     answer.refused(413, "RequestEntityTooLarge", "Request entity too large: limit is 3145728")?;
     let maps = format!("/api/v1/namespaces/{}/configmaps", s.name());
-    s.post(&maps, &json!({"metadata": {"name": "a"}, "data": {"k": "x".repeat(1_048_577)}})).await?
-        .refused(422, "Invalid", "ConfigMap \"a\" is invalid: []: Too long: may not be more than 1048576 bytes")?;
+    s.post(&maps, &json!({"metadata": {"name": "a"}, "data": {"k": "x".repeat(1_048_577)}})).await?.refused(
+        422,
+        "Invalid",
+        "ConfigMap \"a\" is invalid: []: Too long: may not be more than 1048576 bytes",
+    )?;
     Ok(())
 }
 
 async fn deep_nesting(s: Scope) -> Result<()> {
-    let deep = format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":{}{}}}", "[".repeat(20000), "]".repeat(20000));
+    let deep =
+        format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":{}{}}}", "[".repeat(20000), "]".repeat(20000));
     let answer = post_raw(&s, "application/json", deep).await?;
     same!(answer.code, 400);
     same!(text(&answer.json()?, "/reason"), "BadRequest");
@@ -257,16 +314,23 @@ async fn deep_nesting(s: Scope) -> Result<()> {
 
 async fn patch_renames(s: Scope) -> Result<()> {
     let path = made(&s).await?;
-    s.patch(&path, MERGE, &json!({"metadata": {"name": "b"}})).await?
-        .refused(400, "BadRequest", "the name of the object (b) does not match the name on the URL (a)")?;
+    s.patch(&path, MERGE, &json!({"metadata": {"name": "b"}})).await?.refused(
+        400,
+        "BadRequest",
+        "the name of the object (b) does not match the name on the URL (a)",
+    )?;
     Ok(())
 }
 
 async fn patch_changes_uid(s: Scope) -> Result<()> {
     let path = made(&s).await?;
     let uid = text(&s.get(&path).await?.code(200)?, "/metadata/uid");
-    let message = format!("Operation cannot be fulfilled on configmaps \"a\": Precondition failed: UID in precondition: other, UID in object meta: {uid}");
-    s.patch(&path, MERGE, &json!({"metadata": {"uid": "other"}})).await?.refused(409, "Conflict", &message)?;
+    let message = format!(
+        "Operation cannot be fulfilled on configmaps \"a\": Precondition failed: UID in precondition: other, UID in object meta: {uid}"
+    );
+    s.patch(&path, MERGE, &json!({"metadata": {"uid": "other"}}))
+        .await?
+        .refused(409, "Conflict", &message)?;
     Ok(())
 }
 
