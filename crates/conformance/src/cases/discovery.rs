@@ -127,7 +127,11 @@ async fn aggregated_groups(s: Scope) -> Result<()> {
 }
 
 async fn openapi_index(s: Scope) -> Result<()> {
-    let found = s.get("/openapi/v3").await?.code(200)?;
+    // A definition's schema is published a moment after it is served.
+    let found = s
+        .until("/openapi/v3", |answer| answer.text().contains("apis/terrane.dev/v1alpha1"))
+        .await?
+        .code(200)?;
     for path in ["api/v1", "apis/batch/v1", "apis/terrane.dev/v1alpha1"] {
         let url = found["paths"][path]["serverRelativeURL"].as_str().unwrap_or_default();
         holds!(url.starts_with(&format!("/openapi/v3/{path}?hash=")), "{url}");

@@ -126,7 +126,7 @@ async fn token_bound_to_a_pod(s: Scope) -> Result<()> {
     let request =
         json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "other"}}});
     let message = format!(
-        "Operation cannot be fulfilled on pods \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated"
+        "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated"
     );
     s.post(&format!("{ns}/serviceaccounts/default/token"), &request)
         .await?
@@ -262,7 +262,7 @@ async fn impersonation_refused(s: Scope) -> Result<()> {
     let weak = account(&s, "weak").await?;
     let user = format!("system:serviceaccount:{}:weak", s.name());
     weak.with_header("impersonate-user", "jane")?.get("/api/v1/namespaces").await?
-        .refused(403, "Forbidden", &format!("users \"jane\" is forbidden: User \"{user}\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"))?;
+        .refused(403, "Forbidden", &format!("namespaces is forbidden: User \"{user}\" cannot impersonate-on:user-info:list resource \"namespaces\" in API group \"\" at the cluster scope"))?;
     Ok(())
 }
 
@@ -303,7 +303,7 @@ async fn self_subject_access_review(s: Scope) -> Result<()> {
 async fn review_needs_attributes(s: Scope) -> Result<()> {
     let answer =
         s.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &json!({"spec": {}})).await?;
-    answer.refused(422, "Invalid", "SelfSubjectAccessReview.authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified")?;
+    answer.refused(422, "Invalid", ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified")?;
     Ok(())
 }
 
@@ -335,7 +335,7 @@ async fn role_ref_is_fixed(s: Scope) -> Result<()> {
     allow(&s, "u", json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}])).await?;
     let path = format!("{RBAC}/namespaces/{}/rolebindings/u", s.name());
     s.patch(&path, crate::scope::MERGE, &json!({"roleRef": {"name": "other"}})).await?
-        .refused(422, "Invalid", "RoleBinding.rbac.authorization.k8s.io \"u\" is invalid: roleRef: Invalid value: {\"apiGroup\":\"rbac.authorization.k8s.io\",\"kind\":\"Role\",\"name\":\"other\"}: cannot change roleRef")?;
+        .refused(422, "Invalid", "RoleBinding.rbac.authorization.k8s.io \"u\" is invalid: roleRef: Invalid value: {\"APIGroup\":\"rbac.authorization.k8s.io\",\"Kind\":\"Role\",\"Name\":\"other\"}: cannot change roleRef")?;
     Ok(())
 }
 
