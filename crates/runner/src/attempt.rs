@@ -73,12 +73,7 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(work_dir: &Path, layer_uid: &str) -> Self {
         let root = work_dir.join(layer_uid);
-        Self {
-            source: root.join("source"),
-            private: root.join("private"),
-            spool: root.join("spool"),
-            root,
-        }
+        Self { source: root.join("source"), private: root.join("private"), spool: root.join("spool"), root }
     }
 
     fn plan(&self) -> PathBuf {
@@ -116,7 +111,9 @@ impl Work<'_> {
     fn check_wish(&self) -> Step<()> {
         match *self.surroundings.stop.borrow() {
             Wish::GoOn => Ok(()),
-            Wish::Stop => Err(Ending::failed(Reason::Interrupted, "the attempt was stopped before the tool ran")),
+            Wish::Stop => {
+                Err(Ending::failed(Reason::Interrupted, "the attempt was stopped before the tool ran"))
+            }
         }
     }
 
@@ -200,8 +197,11 @@ impl Work<'_> {
                 text.push('\n');
             }
         };
-        let (planned, report) =
-            ready.tool.plan(&file, &ready.dir, &ready.surroundings, &mut lines).await.map_err(process_failed)?;
+        let (planned, report) = ready
+            .tool
+            .plan(&file, &ready.dir, &ready.surroundings, &mut lines)
+            .await
+            .map_err(process_failed)?;
         match planned {
             Planned::NoChanges | Planned::Changes => {}
             Planned::Failed => return Err(self.tool_failed(&report, "plan", ready)),
@@ -214,7 +214,8 @@ impl Work<'_> {
             .map_err(process_failed)?;
         let (summary, json) = match shown {
             Some(document) => {
-                let shown = tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
+                let shown =
+                    tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
                 (shown.plan.summary, Some(shown.redacted.to_string()))
             }
             // A tool too old to show a plan in JSON still says how much would change.
@@ -246,8 +247,11 @@ impl Work<'_> {
                 last = line.to_owned();
             }
         };
-        let report =
-            ready.tool.apply(&file, &ready.dir, &ready.surroundings, &mut lines).await.map_err(process_failed)?;
+        let report = ready
+            .tool
+            .apply(&file, &ready.dir, &ready.surroundings, &mut lines)
+            .await
+            .map_err(process_failed)?;
         let rescued = self.rescue_state(ready).await;
         if report.succeeded() {
             let message = if last.is_empty() { "Apply complete.".to_owned() } else { last };
@@ -300,7 +304,9 @@ impl Work<'_> {
         };
         Err(Ending::failed(
             Reason::Stale,
-            format!("the state has changed since the plan was made ({how}); nothing was applied, a new plan is needed"),
+            format!(
+                "the state has changed since the plan was made ({how}); nothing was applied, a new plan is needed"
+            ),
         ))
     }
 
@@ -322,7 +328,9 @@ impl Work<'_> {
             .state_pull(&ready.dir, &ready.surroundings, &mut self.to_log())
             .await
             .map_err(process_failed)?
-            .ok_or_else(|| Ending::failed(Reason::ToolFailed, "the state could not be read to check the plan against it"))?;
+            .ok_or_else(|| {
+                Ending::failed(Reason::ToolFailed, "the state could not be read to check the plan against it")
+            })?;
         StateFacts::read(pulled.as_slice()).map_err(|error| Ending::bad_input(error.to_string()))
     }
 
@@ -371,7 +379,8 @@ impl Work<'_> {
         let lock = match taken {
             Ok(()) => lock,
             Err(client::Error::Refused { message, .. }) => {
-                let held: serde_json::Value = serde_json::from_str(&message).map_err(|error| words(&error))?;
+                let held: serde_json::Value =
+                    serde_json::from_str(&message).map_err(|error| words(&error))?;
                 held.get("ID").and_then(serde_json::Value::as_str).ok_or(message.clone())?.to_owned()
             }
             Err(other) => return Err(words(&other)),
@@ -396,12 +405,14 @@ impl Work<'_> {
         let words = report.complaints.first().map(tofu::diagnostics::Diagnostic::message);
         let words = words.map(|words| self.log.mask().line(&words));
         let (reason, message) = match (ended.interrupted, ended.signal, report.complaints.meaning()) {
-            (true, _, _) => {
-                (Reason::Interrupted, format!("{program} {command} was stopped; it ended with {}", how(&ended)))
-            }
-            (false, Some(signal), _) => {
-                (Reason::Interrupted, format!("{program} {command} was killed by signal {signal} from outside"))
-            }
+            (true, _, _) => (
+                Reason::Interrupted,
+                format!("{program} {command} was stopped; it ended with {}", how(&ended)),
+            ),
+            (false, Some(signal), _) => (
+                Reason::Interrupted,
+                format!("{program} {command} was killed by signal {signal} from outside"),
+            ),
             (false, None, Meaning::StateLocked) => (
                 Reason::StateLocked,
                 words.unwrap_or_else(|| "the state is locked; nothing was changed".to_owned()),
@@ -451,7 +462,10 @@ fn describe(summary: &PlanSummary) -> String {
         1 => " 1 output changes.".to_owned(),
         more => format!(" {more} outputs change."),
     };
-    format!("Plan: {} to add, {} to change, {} to destroy.{outputs}", summary.add, summary.change, summary.destroy)
+    format!(
+        "Plan: {} to add, {} to change, {} to destroy.{outputs}",
+        summary.add, summary.change, summary.destroy
+    )
 }
 
 fn disk(error: std::io::Error) -> Ending {

@@ -69,6 +69,8 @@ pub enum Error {
     Directory { path: PathBuf, source: std::io::Error },
     #[error("the loopback address for the state cannot be opened: {0}")]
     Loopback(std::io::Error),
+    #[error("the operating system gave no randomness: {0}")]
+    Randomness(String),
     #[error("the log could not be stored: {0}")]
     Log(client::Error),
     #[error("the result could not be stored: {0}")]
@@ -90,7 +92,8 @@ pub async fn run(options: RunnerOptions) -> ExitCode {
 
 async fn terminated() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         tracing::warn!("signals cannot be received; the attempt can only be killed");
         return std::future::pending().await;
     };
@@ -114,10 +117,11 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     let log = Arc::clone(&prepared.log);
     let (wish, stop_wish) = watch::channel(Wish::GoOn);
 
-    let password = SecretString::from(random_password()?);
+    let password = SecretString::from(random_word()?);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::Loopback)?;
     let address = listener.local_addr().map_err(Error::Loopback)?;
-    let state = StateId::new(description.state.as_str()).map_err(|error| Error::Malformed(error.to_string()))?;
+    let state =
+        StateId::new(description.state.as_str()).map_err(|error| Error::Malformed(error.to_string()))?;
     let proxy = proxy::router(proxy::Proxy {
         client: client.clone(),
         state,
@@ -140,7 +144,8 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         places: &prepared.places,
         surroundings: Surroundings {
             environment: environment(&options, &prepared.places),
-            mark: format!("{attempt}/{}", std::process::id()),
+            // Never the same twice: whoever carries it is killed at the end.
+            mark: format!("{attempt}/{}", random_word()?),
             stop: stop_wish,
             grace: options.grace,
         },
@@ -219,7 +224,9 @@ impl Prepared {
         private_dir(&options.work_dir).map_err(at(&options.work_dir))?;
         let turn = take_turn(turn_path.clone()).await.map_err(at(&turn_path))?;
         match std::fs::remove_dir_all(&places.root) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(at(&places.root)(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(at(&places.root)(error));
+            }
             Ok(()) | Err(_) => {}
         }
         for dir in [
@@ -304,12 +311,10 @@ async fn report(
     Ok(outcome)
 }
 
-/// For the loopback address of one attempt: guessing it is hopeless, and it ends with the attempt.
-fn random_password() -> Result<String, Error> {
+/// Nobody guesses it, and it never comes twice.
+fn random_word() -> Result<String, Error> {
     use rand::TryRngCore;
     let mut bytes = [0u8; 24];
-    rand::rngs::OsRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|error| Error::Loopback(std::io::Error::other(error.to_string())))?;
+    rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|error| Error::Randomness(error.to_string()))?;
     Ok(hex::encode(bytes))
 }

@@ -63,10 +63,8 @@ fn shapes(value: &str) -> Vec<String> {
         }
     }
     shapes.push(percent);
-    let engines = [
-        base64::engine::general_purpose::STANDARD_NO_PAD,
-        base64::engine::general_purpose::URL_SAFE_NO_PAD,
-    ];
+    let engines =
+        [base64::engine::general_purpose::STANDARD_NO_PAD, base64::engine::general_purpose::URL_SAFE_NO_PAD];
     for engine in &engines {
         for shift in 0..3usize {
             shapes.extend(base64_core(value, shift, engine));
@@ -119,7 +117,8 @@ mod tests {
 
     #[test]
     fn a_value_of_several_lines_is_hidden_line_by_line_and_short_ones_are_left() {
-        let mask = Mask::new(&[SecretString::from("-----BEGIN KEY-----\nabcdefgh\n"), SecretString::from("on")]);
+        let mask =
+            Mask::new(&[SecretString::from("-----BEGIN KEY-----\nabcdefgh\n"), SecretString::from("on")]);
         assert_eq!(mask.line("got abcdefgh from it, on time"), "got *** from it, on time");
         assert!(!format!("{mask:?}").contains("abcdefgh"));
     }

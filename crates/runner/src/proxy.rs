@@ -125,9 +125,8 @@ impl Proxy {
     }
 
     async fn lock(&self, change: LockChange, body: Body) -> Result<Response, Failure> {
-        let info = axum::body::to_bytes(body, LOCK_LIMIT)
-            .await
-            .map_err(|error| Failure::Tool(error.to_string()))?;
+        let info =
+            axum::body::to_bytes(body, LOCK_LIMIT).await.map_err(|error| Failure::Tool(error.to_string()))?;
         self.client.state_lock(&self.state, change, info, self.fence).await?;
         Ok(StatusCode::OK.into_response())
     }
@@ -135,15 +134,17 @@ impl Proxy {
     /// The tools show only a number for most refusals; the words go to the log.
     fn answer(&self, method: &str, failure: Failure) -> Response {
         let status = match &failure {
-            Failure::Datastore(ClientError::Refused { status, message, .. }) if *status == StatusCode::LOCKED => {
+            Failure::Datastore(ClientError::Refused { status, message, .. })
+                if *status == StatusCode::LOCKED =>
+            {
                 return (StatusCode::LOCKED, message.clone()).into_response();
             }
             Failure::Datastore(ClientError::Refused { status, .. }) => *status,
             Failure::Datastore(ClientError::Conflict(_)) => StatusCode::CONFLICT,
             // Not 404: a tool would take that for "there is no state yet".
-            Failure::Datastore(ClientError::NotFound(_) | ClientError::Digest { .. } | ClientError::Io { .. }) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Failure::Datastore(
+                ClientError::NotFound(_) | ClientError::Digest { .. } | ClientError::Io { .. },
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
             Failure::Datastore(
                 ClientError::Unreachable { .. } | ClientError::TooLarge { .. } | ClientError::LogEnd { .. },
             ) => StatusCode::SERVICE_UNAVAILABLE,

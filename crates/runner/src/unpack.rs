@@ -111,10 +111,8 @@ fn check_path(path: &Path) -> Result<(), Error> {
 fn check_link(path: &Path, link: &Path) -> Result<(), Error> {
     let depth = path.components().count().saturating_sub(1);
     let climbs = link.components().take_while(|part| matches!(part, Component::ParentDir)).count();
-    let rest_is_plain = link
-        .components()
-        .skip(climbs)
-        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    let rest_is_plain =
+        link.components().skip(climbs).all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if link.as_os_str().is_empty() || climbs > depth || !rest_is_plain {
         return Err(refused(path, "it is a link that could lead outside the directory"));
     }

@@ -111,6 +111,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
+    Wide,
     Json,
     Yaml,
     Name,

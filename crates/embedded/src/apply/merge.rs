@@ -154,10 +154,19 @@ fn interleave<'v>(live: &Indexed<'v>, applied: &Indexed<'v>) -> Vec<(PathElement
     }
 }
 
-/// The value without the paths of a set, `None` if nothing of it is left. O(n log n).
-pub(super) fn remove(place: &Place<'_>, value: &Value, paths: &FieldSet) -> Option<Value> {
-    match (place.shape(value), value) {
-        (Shape::Scalar, value) => Some(value.clone()),
+/// What is left where every part of a value was removed, but not the value itself.
+#[derive(Clone, Copy)]
+pub(super) enum Leftover {
+    /// Nothing, to reckon with.
+    Null,
+    /// The value, empty. Somebody still owns it, and null would not be valid in its place.
+    Empty,
+}
+
+/// The value without the paths of a set. O(n log n).
+pub(super) fn remove(place: &Place<'_>, value: &Value, paths: &FieldSet, leftover: Leftover) -> Value {
+    let kept = match (place.shape(value), value) {
+        (Shape::Scalar, value) => return value.clone(),
         (Shape::Map, Value::Object(fields)) if !place.is_atomic_map() => {
             let mut out = Map::new();
             for (name, value) in fields {
@@ -166,12 +175,12 @@ pub(super) fn remove(place: &Place<'_>, value: &Value, paths: &FieldSet) -> Opti
                     continue;
                 }
                 let kept = match paths.below(&element) {
-                    Some(below) => remove(&place.field(name).place, value, below),
-                    None => Some(value.clone()),
+                    Some(below) => remove(&place.field(name).place, value, below, leftover),
+                    None => value.clone(),
                 };
-                out.extend(kept.map(|kept| (name.clone(), kept)));
+                out.insert(name.clone(), kept);
             }
-            Some(Value::Object(out)).filter(|out| out.as_object().is_some_and(|out| !out.is_empty()))
+            Some(Value::Object(out)).filter(|out| *out != Value::Object(Map::new()))
         }
         (Shape::List, Value::Array(items)) if !matches!(place.items(), Items::Atomic) => {
             let mut out = Vec::new();
@@ -180,14 +189,19 @@ pub(super) fn remove(place: &Place<'_>, value: &Value, paths: &FieldSet) -> Opti
                 if element.as_ref().is_some_and(|element| paths.has_element(element)) {
                     continue;
                 }
-                match element.as_ref().and_then(|element| paths.below(element)) {
-                    Some(below) => out.extend(remove(&place.item(), item, below)),
-                    None => out.push(item.clone()),
-                }
+                out.push(match element.as_ref().and_then(|element| paths.below(element)) {
+                    Some(below) => remove(&place.item(), item, below, leftover),
+                    None => item.clone(),
+                });
             }
-            Some(Value::Array(out)).filter(|out| out.as_array().is_some_and(|out| !out.is_empty()))
+            Some(Value::Array(out)).filter(|out| *out != Value::Array(Vec::new()))
         }
         // An atomic value is nothing without a part of it, and so is an empty one.
         (Shape::Map | Shape::List, _) => None,
-    }
+    };
+    kept.unwrap_or_else(|| match (leftover, value) {
+        (Leftover::Empty, Value::Object(_)) => Value::Object(Map::new()),
+        (Leftover::Empty, Value::Array(_)) => Value::Array(Vec::new()),
+        (Leftover::Empty | Leftover::Null, _) => Value::Null,
+    })
 }

@@ -11,6 +11,8 @@ mod merge;
 mod ownership;
 mod path;
 mod place;
+#[cfg(test)]
+mod properties;
 mod set;
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ use ownership::{Act, Owned, Refused};
 use path::same;
 pub use path::{Json, Malformed, Path, PathElement};
 pub(crate) use place::Place;
-pub use place::{Origin, Resolve, Schema};
+pub use place::{Resolve, Schema};
 pub use set::FieldSet;
 
 /// Objects nested deeper than this are not merged. Far beyond any real one, and few enough that the fields of an object, which
@@ -137,7 +139,12 @@ pub fn apply(
     if managed.0.is_empty() && live.is_some() {
         let blank = writer.schema.blank(writer.api_version, writer.kind);
         let before = writer.id(BEFORE_FIRST_APPLY, Operation::Update);
-        act.update(&blank, &base, &mut managed, before).map_err(live_fault)?;
+        act.update(&blank, &base, &mut managed, before).map_err(|faults| {
+            let object = describe(&base);
+            Error::Unmergeable(format!(
+                "failed to create manager for existing fields: failed to convert new object ({object}) to smd typed: {faults}"
+            ))
+        })?;
     }
     let applier = writer.id(writer.manager, Operation::Apply);
     let mut outcome = act.apply(&base, config, managed.clone(), &applier, on_conflict);

@@ -7,7 +7,7 @@ use super::collect::fields_of;
 use super::compare::{Comparison, compare};
 use super::error::{Conflict, Conflicts};
 use super::managed::{Entry, Id, Managed};
-use super::merge::{merge, remove};
+use super::merge::{Leftover, merge, remove};
 use super::path::same;
 use super::place::Place;
 use super::set::FieldSet;
@@ -153,7 +153,7 @@ impl Act<'_> {
         }
         let place = self.place;
         let fields = |value: &Value| fields_of(place, value).with_declared_parents(place);
-        let without = |set: &FieldSet| remove(place, merged, set).unwrap_or(Value::Null);
+        let without = |set: &FieldSet| remove(place, merged, set, Leftover::Null);
         let last = last.with_declared_parents(place);
         let all = fields(merged);
         let owned = managed.0.values().fold(FieldSet::new(), |owned, entry| owned.union(&entry.set));
@@ -161,6 +161,6 @@ impl Act<'_> {
         // whose parts are nobody's, so only what was in the last set is removed in the end.
         let kept = fields(&without(&last)).union(&owned.with_declared_parents(place));
         let kept = fields(&without(&all.difference(&kept)));
-        without(&all.difference(&kept).intersection(&last))
+        remove(place, merged, &all.difference(&kept).intersection(&last), Leftover::Empty)
     }
 }

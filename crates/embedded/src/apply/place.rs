@@ -23,7 +23,7 @@ pub struct Schema<'a> {
 
 /// Where a kind comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+enum Origin {
     /// Compiled into the server.
     BuiltIn,
     /// Defined by a CustomResourceDefinition.

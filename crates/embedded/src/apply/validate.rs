@@ -72,13 +72,18 @@ impl Walk {
             }
             (Shape::Map, Value::Object(fields)) => {
                 for (name, value) in fields {
+                    let allowed = place.allows(name);
                     self.path.push(PathElement::field(name));
-                    if place.allows(name) {
+                    if allowed {
                         self.value(&place.field(name).place, value);
                     } else {
                         self.fault("field not declared in schema".to_owned());
                     }
                     self.path.pop();
+                    // One such field of an object is enough to say.
+                    if !allowed {
+                        break;
+                    }
                 }
             }
             (Shape::List, Value::Array(items)) => self.list(place, items),

@@ -122,23 +122,25 @@ fn covers(rule: &PolicyRule, part: &PolicyRule) -> bool {
         && (held_names.is_empty() || (!names.is_empty() && names.iter().all(|name| has(held_names, name))))
 }
 
+/// Groups, resources and names of a part.
+type Place<'a> = (&'a [String], &'a [String], &'a [String]);
+
 /// Missing parts for a person to read: one line for each resource with all its verbs, sorted.
 pub fn describe(parts: &[PolicyRule]) -> String {
-    let mut by_resource: BTreeMap<(&[String], &[String], &[String], &[String]), Vec<String>> =
-        BTreeMap::new();
+    let mut by_place: BTreeMap<Place<'_>, Vec<String>> = BTreeMap::new();
     let mut lines = BTreeSet::new();
     for part in parts {
         let paths = list(&part.non_resource_urls);
         if paths.is_empty() {
-            let key = (list(&part.api_groups), list(&part.resources), paths, list(&part.resource_names));
-            by_resource.entry(key).or_default().extend(part.verbs.iter().cloned());
+            let place = (list(&part.api_groups), list(&part.resources), list(&part.resource_names));
+            by_place.entry(place).or_default().extend(part.verbs.iter().cloned());
         } else {
             lines.insert(line(&[], &[], paths, &[], &part.verbs));
         }
     }
-    for ((groups, resources, paths, names), verbs) in by_resource {
-        lines.insert(line(groups, resources, paths, names, &verbs));
-    }
+    lines.extend(
+        by_place.iter().map(|((groups, resources, names), verbs)| line(groups, resources, &[], names, verbs)),
+    );
     Vec::from_iter(lines).join("\n")
 }
 

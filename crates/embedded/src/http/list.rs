@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::negotiate::{Encoding, Shape};
-use super::request::{ListOptions, RevisionMatch};
+use super::request::{ListOptions, RevisionMatch, Verb};
 use super::selector::Selector;
 use super::serve::Call;
 use super::status::{Result, Status, json_response};
@@ -73,7 +73,7 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
 
 /// O(page) where nothing is selected, O(objects from the page's start) else.
 pub fn page(api: &Api, call: &Call, options: &ListOptions, selector: &Selector) -> Result<Page> {
-    let asked = options.revision_number()?;
+    let asked = options.revision_number(Verb::List)?;
     let (snapshot, after) = if options.token.is_empty() {
         (first_snapshot(api, call, options, asked)?, None)
     } else {
@@ -164,7 +164,7 @@ fn token(revision: u64, start: String) -> String {
 
 /// The snapshot and the place that a token stands for. It is not trusted: whatever it says, it only ever names a place in this collection.
 fn continued(api: &Api, token: &str) -> Result<(Snapshot, (String, String))> {
-    let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+    let invalid = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
     let bytes = ENCODING.decode(token).map_err(|error| {
         let at = match error {
             base64::DecodeError::InvalidByte(at, _)

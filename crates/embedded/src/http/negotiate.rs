@@ -1,6 +1,6 @@
 //! Content negotiation: which form of which object a client accepts, and in which form it sends one.
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, StatusCode, header};
 
 use super::request::Params;
 use super::status::{Result, Status};
@@ -41,6 +41,8 @@ pub enum Include {
 
 /// What the API reads and writes. kube-apiserver names protobuf beside these for its own kinds.
 const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+/// What kube-apiserver says it reads for its own kinds. We never see protobuf: no client that can read JSON insists on it.
+const BUILTIN_MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 struct Clause<'a> {
     media_type: &'a str,
@@ -83,7 +85,7 @@ fn accept_header(headers: &HeaderMap) -> String {
 }
 
 /// The first clause of the client that can be served. One that asks for protobuf first gets JSON where it accepts that too.
-pub fn accept(headers: &HeaderMap, params: &Params) -> Result<Accept> {
+pub fn accept(kind: &Kind, headers: &HeaderMap, params: &Params) -> Result<Accept> {
     let header = accept_header(headers);
     if header.is_empty() {
         return Ok(Accept { encoding: json(headers, params), shape: Shape::Whole });
@@ -102,6 +104,11 @@ pub fn accept(headers: &HeaderMap, params: &Params) -> Result<Accept> {
         };
         return Ok(Accept { encoding, shape });
     }
+    if kind.builtin().is_some() {
+        let shown = BUILTIN_MEDIA_TYPES.join(", ");
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {shown}");
+        return Err(Status::routed(StatusCode::NOT_ACCEPTABLE, &message));
+    }
     Err(Status::not_acceptable(&MEDIA_TYPES))
 }
 
@@ -111,7 +118,7 @@ fn include(params: &Params) -> Result<Include> {
         "None" => Ok(Include::None),
         "Object" => Ok(Include::Object),
         other => Err(Status::bad_request(format!(
-            "includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
+            "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
         ))),
     }
 }
@@ -165,10 +172,11 @@ fn content_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat> {
+pub fn body_format(kind: &Kind, headers: &HeaderMap) -> Result<BodyFormat> {
     match content_type(headers) {
         "" | "application/json" => Ok(BodyFormat::Json),
         "application/yaml" | "application/x-yaml" => Ok(BodyFormat::Yaml),
+        _ if kind.builtin().is_some() => Err(Status::unsupported_media_type(&BUILTIN_MEDIA_TYPES)),
         _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
     }
 }
@@ -193,6 +201,9 @@ pub fn patch_kind(kind: &Kind, headers: &HeaderMap) -> Result<PatchKind> {
         &["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"]
     };
     let content_type = content_type(headers);
+    if !accepted.contains(&content_type) && kind.builtin().is_some() {
+        return Err(Status::routed(StatusCode::UNSUPPORTED_MEDIA_TYPE, "415: Unsupported Media Type"));
+    }
     if !accepted.contains(&content_type) {
         return Err(Status::unsupported_media_type(accepted));
     }
@@ -212,7 +223,10 @@ mod tests {
     fn check(header: &str, expected: Option<Shape>) {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, header.parse().unwrap());
-        assert_eq!(accept(&headers, &Params::default()).ok().map(|a| a.shape), expected, "{header}");
+        let registry = crate::kinds::Registry::new();
+        let kinds = registry.builtin_kinds();
+        let pods = kinds.find("", "v1", "pods").unwrap();
+        assert_eq!(accept(pods, &headers, &Params::default()).ok().map(|a| a.shape), expected, "{header}");
     }
 
     #[test]

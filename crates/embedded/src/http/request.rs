@@ -370,7 +370,7 @@ impl ListOptions {
     }
 
     /// The revision as a number; "" and "0" are both 0.
-    pub fn revision_number(&self) -> Result<u64> {
+    pub fn revision_number(&self, verb: Verb) -> Result<u64> {
         if self.revision.is_empty() {
             return Ok(0);
         }
@@ -379,7 +379,10 @@ impl ListOptions {
             let why = if out_of_range { "value out of range" } else { "invalid syntax" };
             let detail = format!("strconv.ParseUint: parsing {:?}: {why}", self.revision);
             let cause = Cause::invalid("resourceVersion", &self.revision.as_str().into(), &detail);
-            Status::bad_request(cause.to_string())
+            match verb {
+                Verb::Watch => Status::bare(cause.to_string()),
+                _ => Status::bad_request(format!("invalid resource version: {cause}")),
+            }
         })
     }
 }

@@ -330,7 +330,7 @@ impl Parser {
         let key = literal;
         let bad_key = format::label_key(&key);
         if !bad_key.is_empty() {
-            return Err(format!("key: Invalid value: {key:?}: {}", bad_key.join("; ")));
+            return Err(format!("<nil>: Invalid value: {key:?}: {}", bad_key.join("; ")));
         }
         if negated {
             return Ok(Requirement { key, operator: Operator::Absent });
@@ -476,7 +476,7 @@ mod tests {
             assert_eq!(parse_labels(selector).unwrap_err(), message, "{selector}");
         }
         assert!(parse_labels("-a=b").unwrap_err().starts_with(
-            "unable to parse requirement: key: Invalid value: \"-a\": name part must consist of"
+            "unable to parse requirement: <nil>: Invalid value: \"-a\": name part must consist of"
         ));
     }
 

@@ -74,10 +74,12 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
     let snapshot = api.store.snapshot();
     let kinds = api.registry.at(&snapshot);
     let Some(kind) = kinds.find(&path.group, &path.version, &path.resource).cloned() else {
-        return Ok(not_served());
+        // Within a group that is built in, an unknown resource is the API's to refuse; elsewhere nobody listens.
+        let known = kinds.builtin().any(|kind| *kind.group == *path.group && *kind.version == *path.version);
+        return if known { Err(Status::unknown_resource()) } else { Ok(not_served()) };
     };
     check_path(&kind, &path, verb)?;
-    let accept = negotiate::accept(&parts.headers, &params)?;
+    let accept = negotiate::accept(&kind, &parts.headers, &params)?;
     let call = Call { verb, path, params, headers: parts.headers, identity, kind, kinds, snapshot, accept };
     dispatch(api, call, body).await
 }

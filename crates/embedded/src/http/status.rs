@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
+use super::respond;
 use crate::apply;
 use crate::auth::Refusal;
 use crate::kinds::{Cause, Kind};
@@ -29,6 +30,7 @@ struct Inner {
     message: String,
     details: Option<Map<String, Value>>,
     retry_after: Option<u32>,
+    warnings: Vec<String>,
 }
 
 impl Status {
@@ -39,6 +41,7 @@ impl Status {
             message: message.into(),
             details: None,
             retry_after: None,
+            warnings: Vec::new(),
         }))
     }
 
@@ -49,6 +52,12 @@ impl Status {
                 details.insert(key.to_owned(), value.into());
             }
         }
+        self
+    }
+
+    /// The same error with remarks on what was sent.
+    pub fn warning(mut self, warnings: &[String]) -> Self {
+        self.0.warnings.extend_from_slice(warnings);
         self
     }
 
@@ -235,6 +244,12 @@ impl Status {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
+    /// 415 and 406 of built-in kinds, which the router below the API answers.
+    pub fn routed(code: StatusCode, message: &str) -> Self {
+        let reason = if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
+        Self::new(code, reason, message).with_empty_details()
+    }
+
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!("only the following media types are accepted: {}", accepted.join(", "));
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
@@ -295,6 +310,11 @@ impl Status {
         status
     }
 
+    /// An error that the real server has no reason for: its own code failed in a way that it did not foresee.
+    pub fn bare(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
     fn with_empty_details(mut self) -> Self {
         self.0.details.get_or_insert_with(Map::new);
         self
@@ -345,6 +365,7 @@ impl From<Refusal> for Status {
             message: status.message.unwrap_or_default(),
             details,
             retry_after: None,
+            warnings: Vec::new(),
         }))
     }
 }
@@ -355,7 +376,7 @@ impl IntoResponse for Status {
         if let Some(seconds) = self.0.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response
+        respond::warn(response, &self.0.warnings)
     }
 }
 

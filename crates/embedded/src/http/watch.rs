@@ -32,7 +32,7 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 pub fn serve(api: &Arc<Api>, call: Call) -> Result<Response> {
     let options = ListOptions::parse(&call.params, Verb::Watch)?;
     let selector = Selector::parse(&call.kind, &options.labels, &options.fields)?;
-    let asked = options.revision_number()?;
+    let asked = options.revision_number(Verb::Watch)?;
     let Ok(permit) = Arc::clone(&api.watches).try_acquire_owned() else {
         return Err(Status::too_many_requests("too many watches are open, please try again later", 1));
     };

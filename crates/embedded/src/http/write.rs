@@ -137,15 +137,23 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
         }
     }
     let (api_version, name) = (text("apiVersion"), text("kind"));
-    if !name.is_empty() && *name != *kind.kind && kind.builtin().is_some() {
+    let other = |found: &str, expected: &str| !found.is_empty() && found != expected;
+    if kind.builtin().is_some() && (other(name, &kind.kind) || other(api_version, &kind.api_version)) {
+        let name = if name.is_empty() { &*kind.kind } else { name };
         let version = if api_version.is_empty() { &*kind.api_version } else { api_version };
         let short = version.rsplit('/').next().unwrap_or(version);
         let group = version.split_once('/').map_or("", |(group, _)| group);
-        let why = if call.kinds.by_kind(group, short, name).is_some_and(|k| k.builtin().is_some()) {
+        let registered = call.kinds.by_kind(group, short, name).is_some_and(|k| k.builtin().is_some());
+        let why = if registered && *name == *kind.kind {
+            let (found, expected) = (api_version, &kind.api_version);
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({found}) does not match the expected API version ({expected})"
+            )));
+        } else if registered {
             format!("converting ({short}.{name}) to ({}.{}): unknown conversion", package(kind), kind.kind)
         } else {
             format!(
-                "no kind {name:?} is registered for version {version:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\""
+                "no kind {name:?} is registered for version {version:?} in scheme \"pkg/runtime/scheme.go:111\""
             )
         };
         return Err(Status::bad_request(format!(
@@ -345,18 +353,18 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
     strategy::default(kind, &mut object);
     let snapshot = api.store.snapshot();
     admit(api, call, &snapshot, Change::Create { object: &object })?;
+    // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
+    let mut object = if options.is_apply() {
+        object
+    } else {
+        apply::track_update(None, object, &writer(call, Part::Main, &options.manager, now))
+    };
     strategy::prepare_create(kind, &mut object);
     let causes = strategy::validate_create(kind, &object);
     if !causes.is_empty() {
         return Err(Status::invalid(kind, meta::name(&object), causes));
     }
     let key = Key::new(kind.collection.clone(), meta::namespace(&object), meta::name(&object));
-    // What an apply has just put together already names its owners.
-    let object = if options.is_apply() {
-        object
-    } else {
-        apply::track_update(None, object, &writer(call, Part::Main, &options.manager, now))
-    };
     if options.mode == Mode::DryRun {
         return match snapshot.get(&key) {
             Some(current) => Err(exists(kind, &current)),
@@ -435,11 +443,11 @@ impl Update<'_> {
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+            let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
         }
         let revision = meta::text(meta::of(object), "resourceVersion");
-        if !revision.is_empty() && revision != "0" {
+        if !revision.is_empty() && revision != "0" && !self.options.is_apply() {
             return Err(Status::not_found(&self.call.kind, &self.call.path.name));
         }
         Ok(())
@@ -455,6 +463,11 @@ impl Update<'_> {
         let (api, call, kind) = (self.api, self.call, &self.call.kind);
         self.check_preconditions(&mut object, stored, old)?;
         strategy::default(kind, &mut object);
+        let mut object = if self.options.is_apply() {
+            object
+        } else {
+            apply::track_update(Some(old), object, &writer(call, self.part, &self.options.manager, now()))
+        };
         strategy::prepare_update(kind, self.part, &mut object, old);
         carry_over(&mut object, old);
         let causes = strategy::validate_update(kind, self.part, &object, old);
@@ -462,11 +475,6 @@ impl Update<'_> {
             return Err(Status::invalid(kind, &call.path.name, causes).into());
         }
         admit(api, call, snapshot, Change::Update { object: &object, old })?;
-        let object = if self.options.is_apply() {
-            object
-        } else {
-            apply::track_update(Some(old), object, &writer(call, self.part, &self.options.manager, now()))
-        };
         let object = apply::settle_times(old, object);
         if object == *old {
             return Ok(Shown::Stored(Arc::clone(stored)));
@@ -497,10 +505,7 @@ impl Update<'_> {
         let (kind, name) = (&self.call.kind, &self.call.path.name);
         let uid = meta::uid(object);
         if !uid.is_empty() && uid != meta::uid(old) {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                meta::uid(old)
-            );
+            let why = stale_uid(kind, &stored.key, uid, meta::uid(old));
             return Err(Status::conflict(kind, name, &why));
         }
         let given = meta::text(meta::of(object), "resourceVersion");
@@ -517,11 +522,7 @@ impl Update<'_> {
             }
             Ok(revision) if revision == stored.revision => {}
             Ok(_) => return Err(Status::modified(kind, name)),
-            Err(_) => {
-                let why = format!("strconv.ParseUint: parsing {given:?}: invalid syntax");
-                let cause = Cause::invalid("metadata.resourceVersion", &given.into(), &why);
-                return Err(Status::invalid(kind, name, vec![cause]));
-            }
+            Err(_) => return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax"))),
         }
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("resourceVersion".to_owned(), stored.revision.to_string().into());
@@ -557,6 +558,21 @@ impl From<Status> for Lost {
     fn from(status: Status) -> Self {
         Lost::Refused(status)
     }
+}
+
+/// A uid that is not the object's, in the words of the real server's storage.
+fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
+    let place = match (kind.builtin(), &*kind.plural) {
+        (None, plural) => format!("{}/{plural}", kind.group),
+        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => format!("apiextensions.k8s.io/{plural}"),
+        (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
+        (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
+        (Some(_), plural) => plural.to_owned(),
+    };
+    let slash = if key.namespace.is_empty() { "" } else { "/" };
+    let path = format!("/registry/{place}/{}{slash}{}", key.namespace, key.name);
+    let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    format!("StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}")
 }
 
 /// What an update can neither set nor take away.

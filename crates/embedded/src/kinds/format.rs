@@ -29,7 +29,12 @@ fn regex(message: &str, expression: &str, examples: &[&str]) -> String {
     format!("{message} (e.g. {shown}regex used for validation is '{expression}')")
 }
 
-pub fn max_len(length: usize) -> String {
+/// Names are counted in characters and labels in bytes, in words only: both are ASCII where they are valid.
+fn max_len(length: usize) -> String {
+    format!("must be no more than {length} characters")
+}
+
+fn max_bytes(length: usize) -> String {
     format!("must be no more than {length} bytes")
 }
 
@@ -113,7 +118,7 @@ pub fn label_key(value: &str) -> Vec<String> {
     if name.is_empty() {
         errors.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
-        errors.push(format!("name part {}", max_len(63)));
+        errors.push(format!("name part {}", max_bytes(63)));
     }
     if !is_key_name(name) {
         errors.push(format!("name part {}", regex(KEY_MESSAGE, KEY, &["MyName", "my.name", "123-abc"])));
@@ -124,7 +129,7 @@ pub fn label_key(value: &str) -> Vec<String> {
 pub fn label_value(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 63 {
-        errors.push(max_len(63));
+        errors.push(max_bytes(63));
     }
     if !value.is_empty() && !is_key_name(value) {
         errors.push(regex(VALUE_MESSAGE, VALUE, &["MyValue", "my_value", "12345"]));
@@ -192,7 +197,7 @@ mod tests {
         for bad in ["", "-a", "a-", "A", "a..b", ".a", "a_b", "a b", "ü"] {
             assert_eq!(dns_subdomain(bad).len(), 1, "{bad}");
         }
-        assert_eq!(dns_subdomain(&"a".repeat(254)), ["must be no more than 253 bytes"]);
+        assert_eq!(dns_subdomain(&"a".repeat(254)), ["must be no more than 253 characters"]);
         assert_eq!(dns_label("a.b"), ["must not contain dots"]);
         assert_eq!(
             dns_label("A"),

@@ -142,7 +142,7 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<Cause> {
     }
     validate_parts(metadata, &mut causes);
     let finalizers = finalizers(object);
-    for finalizer in &finalizers {
+    for (index, finalizer) in finalizers.iter().enumerate() {
         causes.extend(
             format::label_key(finalizer)
                 .iter()
@@ -154,7 +154,7 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<Cause> {
             && !["orphan", "foregroundDeletion", "kubernetes"].contains(finalizer)
         {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            causes.push(Cause::invalid("metadata.finalizers", &(*finalizer).into(), detail));
+            causes.push(Cause::invalid(format!("metadata.finalizers[{index}]"), &(*finalizer).into(), detail));
         }
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {

@@ -53,6 +53,11 @@ impl Registry {
         }
     }
 
+    /// The kinds that need no definition.
+    pub fn builtin_kinds(&self) -> Arc<Kinds> {
+        self.current.load_full()
+    }
+
     /// The kinds as `snapshot` defines them. O(1) while nothing is written, O(definitions) else; schemas are read only when they change.
     pub fn at(&self, snapshot: &Snapshot) -> Arc<Kinds> {
         let current = self.current.load_full();

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Error;
 use super::api::Api;
 use super::catalog::Catalog;
+use super::conditions::{self, Condition};
 use super::feed::{custom_resource_definitions, defines};
 use super::queue::{Outcome, Queue};
 use super::reactor::Reactor;
@@ -135,29 +136,37 @@ fn established(mut definition: Value, others: &Taken, now: Timestamp) -> Option<
         .find(|version| version.get("storage") == Some(&Value::Bool(true)))
         .and_then(|version| version.get("name"))
         .cloned();
-    let was_established = condition_is_true(&definition, "Established");
-    let status = object_field(definition.as_object_mut()?, "status")?;
+    let was_established =
+        conditions::get(&definition, "Established").is_some_and(|(status, _)| status == "True");
+    let status = conditions::status_of(&mut definition)?;
+    let condition =
+        |kind, status, reason, message: &str| Condition { kind, status, reason, message: message.to_owned() };
     match &conflict {
         None => {
             status.insert("acceptedNames".to_owned(), names);
-            set_condition(status, now, "NamesAccepted", "True", "NoConflicts", "no conflicts found");
+            conditions::set(
+                status,
+                &condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+                now,
+            );
             if !was_established {
                 let message = "the initial names have been accepted";
-                set_condition(status, now, "Established", "True", "InitialNamesAccepted", message);
+                conditions::set(
+                    status,
+                    &condition("Established", "True", "InitialNamesAccepted", message),
+                    now,
+                );
             }
         }
         Some((reason, name)) => {
             let in_use = format!("{} is already in use", json!(name));
             status.entry("acceptedNames").or_insert_with(|| json!({"plural": "", "kind": ""}));
-            set_condition(status, now, "NamesAccepted", "False", reason, &in_use);
+            conditions::set(status, &condition("NamesAccepted", "False", reason, &in_use), now);
             if !was_established {
-                set_condition(
+                conditions::set(
                     status,
+                    &condition("Established", "False", "NotAccepted", "not all names are accepted"),
                     now,
-                    "Established",
-                    "False",
-                    "NotAccepted",
-                    "not all names are accepted",
                 );
             }
         }
@@ -167,50 +176,6 @@ fn established(mut definition: Value, others: &Taken, now: Timestamp) -> Option<
         versions.push(version);
     }
     (definition.get("status") != before.as_ref()).then_some(definition)
-}
-
-fn object_field<'a>(object: &'a mut Map<String, Value>, field: &str) -> Option<&'a mut Map<String, Value>> {
-    let value = object.entry(field).or_insert_with(|| json!({}));
-    if value.is_null() {
-        *value = json!({});
-    }
-    value.as_object_mut()
-}
-
-fn condition_is_true(definition: &Value, kind: &str) -> bool {
-    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|condition| {
-        condition.get("type").and_then(Value::as_str) == Some(kind)
-            && condition.get("status").and_then(Value::as_str) == Some("True")
-    })
-}
-
-fn set_condition(
-    status: &mut Map<String, Value>,
-    now: Timestamp,
-    kind: &str,
-    value: &str,
-    reason: &str,
-    message: &str,
-) {
-    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let mut new = json!({"type": kind, "status": value, "lastTransitionTime": now, "reason": reason, "message": message});
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Some(conditions) = conditions.as_array_mut() else { return };
-    let old = conditions.iter_mut().find(|old| old.get("type").and_then(Value::as_str) == Some(kind));
-    let Some(old) = old else {
-        conditions.push(new);
-        return;
-    };
-    if old.get("status") == new.get("status")
-        && let (Some(new), Some(time)) = (new.as_object_mut(), old.get("lastTransitionTime"))
-    {
-        new.insert("lastTransitionTime".to_owned(), time.clone());
-    }
-    *old = new;
 }
 
 /// Deletes the instances of a definition that is going; releases it when none is left. O(instances).
@@ -227,9 +192,14 @@ async fn clean_up(
         return Ok(Outcome::Done);
     };
     let before = definition.get("status").cloned();
-    if let Some(status) = definition.as_object_mut().and_then(|object| object_field(object, "status")) {
-        let message = "CustomResource deletion is in progress";
-        set_condition(status, Timestamp::now(), "Terminating", "True", "InstanceDeletionInProgress", message);
+    if let Some(status) = conditions::status_of(&mut definition) {
+        let terminating = Condition {
+            kind: "Terminating",
+            status: "True",
+            reason: "InstanceDeletionInProgress",
+            message: "CustomResource deletion is in progress".to_owned(),
+        };
+        conditions::set(status, &terminating, Timestamp::now());
     }
     if definition.get("status") != before.as_ref() {
         // Comes back as a change, and then the instances are next.

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::Error;
 use super::api::Api;
+use super::conditions;
 use super::feed::{Feed, Scope, custom_resource_definitions};
 use super::namespaces;
 use crate::auth::admission;
@@ -128,9 +129,9 @@ pub(super) async fn wait_until_established(
             let name = definition.metadata.name.as_deref().unwrap_or_default();
             let stored = snapshot.get(&Key::new(custom_resource_definitions(), "", name));
             let stored = stored.map(|stored| stored.value()).unwrap_or_default();
-            match condition(&stored, "Established") {
+            match conditions::get(&stored, "Established") {
                 Some(("True", _)) => {}
-                _ => match condition(&stored, "NamesAccepted") {
+                _ => match conditions::get(&stored, "NamesAccepted") {
                     Some(("False", why)) => {
                         return Err(Error::NotEstablished { name: name.to_owned(), why: why.to_owned() });
                     }
@@ -142,17 +143,6 @@ pub(super) async fn wait_until_established(
             return Ok(());
         }
     }
-}
-
-/// Status and message of one condition.
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<(&'a str, &'a str)> {
-    let conditions = object.pointer("/status/conditions")?.as_array()?;
-    let condition =
-        conditions.iter().find(|condition| condition.get("type").and_then(Value::as_str) == Some(kind))?;
-    Some((
-        condition.get("status")?.as_str()?,
-        condition.get("message").and_then(Value::as_str).unwrap_or_default(),
-    ))
 }
 
 /// Is everything of `wanted` in `stored`? What the API filled in beside it does not count.

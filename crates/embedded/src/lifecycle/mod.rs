@@ -9,6 +9,7 @@ mod accounts;
 mod api;
 pub mod catalog;
 mod collector;
+mod conditions;
 mod definitions;
 mod events;
 mod feed;

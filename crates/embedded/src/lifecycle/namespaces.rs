@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Error;
 use super::api::{Api, Written};
 use super::catalog::{Catalog, Scope};
+use super::conditions::{self, Condition};
 use super::queue::{Outcome, Queue};
 use super::reactor::Reactor;
 use crate::store::{Change, Collection, Event, Key, Snapshot, Store};
@@ -112,7 +113,12 @@ async fn finish(store: &Store, api: &Api, key: &Key) -> Result<Outcome, Error> {
             Written::Done | Written::Gone => Ok(Outcome::Done),
         };
     }
-    if set_conditions(&mut namespace, &left.conditions(), Timestamp::now()) {
+    let before = namespace.get("status").cloned();
+    if let Some(status) = conditions::status_of(&mut namespace) {
+        let now = Timestamp::now();
+        left.conditions().iter().for_each(|condition| conditions::set(status, condition, now));
+    }
+    if namespace.get("status") != before.as_ref() {
         api.replace(&format!("{path}/status"), &namespace).await?;
     }
     Ok(Outcome::After(LOOK_AGAIN))
@@ -138,13 +144,6 @@ fn observe_left(snapshot: &Snapshot, namespace: &str) -> Left {
         }
     }
     left
-}
-
-struct Condition {
-    kind: &'static str,
-    status: &'static str,
-    reason: &'static str,
-    message: String,
 }
 
 impl Left {
@@ -203,31 +202,4 @@ impl Left {
         });
         conditions
     }
-}
-
-/// Puts the conditions into the status; false when they were all there already.
-fn set_conditions(namespace: &mut Value, wanted: &[Condition], now: Timestamp) -> bool {
-    let Some(object) = namespace.as_object_mut() else { return false };
-    let status = object.entry("status").or_insert_with(|| json!({}));
-    let Some(status) = status.as_object_mut() else { return false };
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    let Some(conditions) = conditions.as_array_mut() else { return false };
-    let mut changed = false;
-    for Condition { kind, status, reason, message } in wanted {
-        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let mut new = json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now});
-        let Some(old) = conditions.iter_mut().find(|old| old["type"] == *kind) else {
-            conditions.push(new);
-            changed = true;
-            continue;
-        };
-        if old["status"] == *status {
-            new["lastTransitionTime"] = old["lastTransitionTime"].clone();
-        }
-        if *old != new {
-            *old = new;
-            changed = true;
-        }
-    }
-    changed
 }

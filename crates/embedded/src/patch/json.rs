@@ -142,7 +142,7 @@ fn container<'d>(document: &'d mut Value, steps: &[String], path: &str) -> Resul
 
 /// `None` for a field that an object does not have.
 fn get<'d>(document: &'d mut Value, path: &str) -> Result<Option<&'d Value>, Error> {
-    let Some((steps, last)) = split(path)? else { return Ok(Some(document)) };
+    let Some((steps, last)) = split(path)? else { return Err(missing_path(path)) };
     match container(document, &steps, path)? {
         Value::Object(fields) => Ok(fields.get(&last)),
         Value::Array(items) => Ok(items.get(index(&last, items.len(), path)?)),
@@ -218,7 +218,7 @@ fn check_depth_at(steps: &[String], value: &Value) -> Result<(), Error> {
 }
 
 fn test(document: &mut Value, path: &str, expected: Option<&Value>) -> Result<(), Error> {
-    let found = get(document, path)?.unwrap_or(&Value::Null);
+    let found = if path.is_empty() { document } else { get(document, path)?.unwrap_or(&Value::Null) };
     if found == expected.unwrap_or(&Value::Null) {
         return Ok(());
     }

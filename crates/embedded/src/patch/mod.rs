@@ -4,6 +4,8 @@
 mod json;
 mod merge;
 mod strategic;
+#[cfg(test)]
+mod tests;
 
 pub use json::json;
 pub use merge::merge;

@@ -210,20 +210,17 @@ fn check_order(patched: &[Value], order: &[Value], merge_key: Option<&str>) -> R
     }
     let mut rest = order.iter();
     for item in patched.iter().filter(|item| directive(item).is_none()) {
-        let wanted = identity(item, merge_key)?;
-        let mut found = false;
-        for next in rest.by_ref() {
-            if identity(next, merge_key)? == wanted {
-                found = true;
+        loop {
+            let Some(next) = rest.next() else {
+                return Err(Error::Unmergeable(format!(
+                    "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
+                    wording::plain(&Value::Array(patched.to_vec())),
+                    wording::plain(&Value::Array(order.to_vec()))
+                )));
+            };
+            if identity(item, merge_key)? == identity(next, merge_key)? {
                 break;
             }
-        }
-        if !found {
-            return Err(Error::Unmergeable(format!(
-                "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-                wording::plain(&Value::Array(patched.to_vec())),
-                wording::plain(&Value::Array(order.to_vec()))
-            )));
         }
     }
     Ok(())
@@ -247,7 +244,8 @@ fn merge_list(live: Vec<Value>, patch: &[Value], place: &Place<'_>) -> Result<Ve
     };
     let patch = Directed::read(patch, key)?;
     if patch.replace {
-        return Ok(patch.items.into_iter().map(without_nulls).collect());
+        let items: Vec<Value> = patch.items.into_iter().map(without_nulls).collect();
+        return arrange(items.clone(), &[], &items, Some(key));
     }
     let mut live = live;
     live.retain(|item| item.get(key).is_none_or(|value| !patch.deleted.contains(&Json(value.clone()))));

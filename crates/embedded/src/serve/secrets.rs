@@ -19,6 +19,9 @@ const AUTHORITY: &str = "ca.json";
 const SIGNING_KEY: &str = "service-account.key";
 const ADMINISTRATOR: &str = "administrator.token";
 
+/// What this machine calls the server.
+pub(super) const OWN_NAMES: [&str; 4] = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"];
+
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 const AUTHORITY_DAYS: i32 = 3650;
 /// An authority this close to its end is replaced at start: the kubeconfig is written anew then anyway.
@@ -104,8 +107,7 @@ impl Authority {
 
     /// A certificate that this CA signs for the names that this machine has for itself.
     pub(super) fn server_certificate(&self, now: Timestamp) -> Result<ServerCertificate, Error> {
-        let names = ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"];
-        let mut params = CertificateParams::new(names.map(str::to_owned).to_vec())?;
+        let mut params = CertificateParams::new(OWN_NAMES.map(str::to_owned).to_vec())?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "terrane");
         params.use_authority_key_identifier_extension = true;

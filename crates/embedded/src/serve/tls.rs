@@ -50,18 +50,50 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// The certificate of the moment.
+/// A certificate that can be replaced while it is served.
 struct Served(ArcSwap<CertifiedKey>);
 
-impl fmt::Debug for Served {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Served")
+impl Served {
+    fn new(key: CertifiedKey) -> Arc<Self> {
+        Arc::new(Served(ArcSwap::from_pointee(key)))
     }
 }
 
-impl ResolvesServerCert for Served {
+/// Chooses by the name that the client asks for: ours for the names in our certificate and for a bare address, the given one for
+/// all others.
+struct ByName {
+    own: Arc<Served>,
+    given: Option<Arc<Served>>,
+}
+
+/// Always the given one.
+struct Given(Arc<Served>);
+
+impl fmt::Debug for ByName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByName")
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Given")
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let served = match (hello.server_name(), &self.given) {
+            (Some(name), Some(given)) if !secrets::OWN_NAMES.contains(&name) => given,
+            _ => &self.own,
+        };
+        Some(served.0.load_full())
+    }
+}
+
+impl ResolvesServerCert for Given {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+        Some(self.0.0.load_full())
     }
 }
 
@@ -73,16 +105,19 @@ impl Tls {
     ) -> Result<Self, Error> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let own = authority.server_certificate(now)?;
-        let own_served = Arc::new(Served(ArcSwap::from_pointee(own_key(&provider, &own)?)));
+        let own_served = Served::new(own_key(&provider, &own)?);
         let given = match given {
             Some(files) => {
                 let key = read_key(&provider, &files)?;
-                Some((files, Arc::new(Served(ArcSwap::from_pointee(key)))))
+                Some((files, Served::new(key)))
             }
             None => None,
         };
-        let own_acceptor = acceptor(&provider, &own_served)?;
-        let given_acceptor = given.as_ref().map(|(_, served)| acceptor(&provider, served)).transpose()?;
+        let given_served = given.as_ref().map(|(_, served)| Arc::clone(served));
+        let by_name = ByName { own: Arc::clone(&own_served), given: given_served.clone() };
+        let own_acceptor = acceptor(&provider, Arc::new(by_name))?;
+        let given_acceptor =
+            given_served.map(|served| acceptor(&provider, Arc::new(Given(served)))).transpose()?;
         Ok(Tls {
             provider,
             authority,
@@ -99,7 +134,7 @@ impl Tls {
         &self.authority.certificate_pem
     }
 
-    /// For a connection that came in at `loopback` or from elsewhere.
+    /// For a connection that came in on loopback, or on an address that others reach.
     pub(super) fn acceptor(&self, came: Came) -> TlsAcceptor {
         match (came, &self.given_acceptor) {
             (Came::FromElsewhere, Some(given)) => given.clone(),
@@ -131,15 +166,17 @@ impl Tls {
     }
 }
 
-/// Which of the two certificates a client can know.
+/// Which of the two certificates a client is likely to trust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
     FromHere,
     FromElsewhere,
 }
 
-fn acceptor(provider: &Arc<CryptoProvider>, served: &Arc<Served>) -> Result<TlsAcceptor, Error> {
-    let resolver: Arc<dyn ResolvesServerCert> = Arc::<Served>::clone(served);
+fn acceptor(
+    provider: &Arc<CryptoProvider>,
+    resolver: Arc<dyn ResolvesServerCert>,
+) -> Result<TlsAcceptor, Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -172,4 +209,125 @@ fn read_key(provider: &CryptoProvider, files: &Certificates) -> Result<Certified
         key: key.clone(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use rustls::ClientConfig;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+    use rustls::pki_types::{ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct, SignatureScheme};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    /// Trusts everybody: these tests only look at which certificate is shown.
+    #[derive(Debug)]
+    struct Anybody(Arc<CryptoProvider>);
+
+    impl ServerCertVerifier for Anybody {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    /// The certificate that a client sees who asks for `name`.
+    async fn seen(tls: &Tls, came: Came, name: &str) -> Vec<u8> {
+        let verifier = Arc::new(Anybody(Arc::clone(&tls.provider)));
+        let config = ClientConfig::builder_with_provider(Arc::clone(&tls.provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        let (client, _server) =
+            tokio::join!(connector.connect(name, client), tls.acceptor(came).accept(server));
+        let client = client.unwrap();
+        client.get_ref().1.peer_certificates().unwrap().first().unwrap().to_vec()
+    }
+
+    fn given(directory: &std::path::Path) -> (Certificates, Vec<u8>) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["terrane.example".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let files = Certificates { chain: directory.join("cert.pem"), key: directory.join("key.pem") };
+        std::fs::write(&files.chain, certificate.pem()).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        (files, certificate.der().to_vec())
+    }
+
+    #[tokio::test]
+    async fn this_machine_sees_our_certificate_and_others_the_given_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = Timestamp::now();
+        let authority = || Authority::load_or_make(directory.path(), now).unwrap();
+        let (files, theirs) = given(directory.path());
+        let tls = Tls::new(authority(), Some(files.clone()), now).unwrap();
+        let ours = tls.own.load().certificate.clone();
+        for (came, name, expected) in [
+            (Came::FromHere, "localhost", &ours),
+            (Came::FromHere, "127.0.0.1", &ours),
+            (Came::FromHere, "terrane.example", &theirs),
+            (Came::FromElsewhere, "terrane.example", &theirs),
+            (Came::FromElsewhere, "192.0.2.7", &theirs),
+            (Came::FromElsewhere, "localhost", &theirs),
+        ] {
+            assert_eq!(&seen(&tls, came, name).await, expected, "{came:?} {name}");
+        }
+        // Renewed in place: the files by whoever made them, ours when it is due.
+        let (_, renewed) = given(directory.path());
+        tls.refresh(now + jiff::SignedDuration::from_hours(24 * 70)).unwrap();
+        assert_eq!(seen(&tls, Came::FromElsewhere, "terrane.example").await, renewed);
+        assert_ne!(seen(&tls, Came::FromHere, "localhost").await, ours);
+        std::fs::write(&files.chain, "nonsense").unwrap();
+        tls.refresh(now).unwrap();
+        assert_eq!(
+            seen(&tls, Came::FromElsewhere, "terrane.example").await,
+            renewed,
+            "goes on with what it had"
+        );
+        let error = Tls::new(authority(), Some(files.clone()), now).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("{} is no PEM file with a certificate", files.chain.display())),
+            "{error}"
+        );
+        let alone = Tls::new(authority(), None, now).unwrap();
+        let ours = alone.own.load().certificate.clone();
+        assert_eq!(seen(&alone, Came::FromHere, "terrane.example").await, ours);
+    }
 }

@@ -3,9 +3,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fs::{File, OpenOptions, TryLockError},
-    io::{self, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
+    fs::File,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,6 +16,7 @@ use super::{
     Options,
     error::{Error, Holder, WriteError},
     history::{Change, Event},
+    lock::{Lock, private_file},
     object::{Collection, Key, Stored},
     state::{Deleted, State},
 };
@@ -59,7 +59,7 @@ pub(super) struct Disk {
     connection: Connection,
     collections: HashMap<Collection, Row>,
     /// Held as long as the connection is, so that no other process opens the file.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// What the disk knows of a collection.
@@ -78,38 +78,11 @@ pub(super) enum Progress {
 
 /// Locks, opens or creates, checks and reads the database. O(rows).
 pub(super) fn open(path: &Path, options: &Options) -> Result<(Disk, State, VecDeque<u64>), Error> {
-    let lock = lock(path)?;
+    let lock = Lock::take(path)?;
     let connection = connect(path, options)?;
     let mut disk = Disk { path: Arc::new(path.into()), connection, collections: HashMap::new(), _lock: lock };
     let (state, garbage) = disk.load(options)?;
     Ok((disk, state, garbage))
-}
-
-/// SQLite's own locks would do, but they cannot say who holds them.
-fn lock(path: &Path) -> Result<File, Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let mut file = private_file(Path::new(&name)).map_err(|source| io_error(path, source))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let read = file.read_to_string(&mut pid);
-            let holder =
-                read.ok().and_then(|_| pid.trim().parse().ok()).map_or(Holder::Unknown, Holder::Process);
-            return Err(Error::InUse { path: path.into(), holder });
-        }
-        Err(TryLockError::Error(source)) => return Err(io_error(path, source)),
-    }
-    // The pid is a courtesy to whoever finds the lock taken; without room for it the lock still holds.
-    let _ =
-        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
-}
-
-/// Secrets are in there, so nobody else may read it; SQLite gives the mode to the files beside it.
-fn private_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn connect(path: &Path, options: &Options) -> Result<Connection, Error> {
@@ -367,7 +340,7 @@ fn integer_at(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(at, value))
 }
 
-fn io_error(path: &Path, source: io::Error) -> Error {
+pub(super) fn io_error(path: &Path, source: io::Error) -> Error {
     let path = path.into();
     match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => Error::ReadOnly { path },

@@ -197,7 +197,63 @@ impl Ages {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::{
+        super::object::{Key, Op, Prepared},
+        *,
+    };
+
+    fn pods() -> Collection {
+        Collection::new("", "pods")
+    }
+
+    fn object(revision: u64) -> Arc<Stored> {
+        let key = Key::new(pods(), "default", "a");
+        let op = Op::Create { key: key.clone(), object: json!({}) };
+        Arc::new(Prepared::new(op).unwrap().stored_at(key, revision))
+    }
+
+    /// Created, changed, deleted and created again.
+    fn history() -> History {
+        let mut history = History::default();
+        let changes = [
+            (Change::Added, None),
+            (Change::Modified, Some(1)),
+            (Change::Deleted, Some(2)),
+            (Change::Added, None),
+        ];
+        for (revision, (change, previous)) in (1..).zip(changes) {
+            let previous = previous.map(object);
+            history.push(Arc::new(Event { revision, change, object: object(revision), previous }));
+        }
+        history
+    }
+
+    #[test]
+    fn a_row_leaves_when_its_last_event_does_and_before_the_deletion_that_hides_it() {
+        let mut history = history();
+        let mut garbage = VecDeque::new();
+        for (events, expected) in [(4, &[][..]), (3, &[]), (2, &[1]), (1, &[1, 2, 3]), (0, &[1, 2, 3])] {
+            history.bound([&pods()], events, usize::MAX, &mut garbage);
+            assert_eq!(garbage, expected, "with {events} events left");
+            assert_eq!(history.log(&pods()).unwrap().floor(), 4 - events as u64);
+        }
+        assert_eq!(history.cost, 0, "what was counted in is counted out");
+    }
+
+    #[test]
+    fn memory_is_bounded_by_what_the_events_alone_keep_alive() {
+        let mut history = history();
+        let bytes = object(1).bytes.len();
+        assert_eq!(history.cost, 4 * EVENT_OVERHEAD + 3 * bytes, "the objects 1 and 2, and the deletion");
+        let mut garbage = VecDeque::new();
+        history.bound([], usize::MAX, 2 * EVENT_OVERHEAD + 2 * bytes, &mut garbage);
+        assert_eq!(history.log(&pods()).unwrap().floor(), 2);
+        assert_eq!(garbage, [1]);
+    }
 
     #[test]
     fn a_revision_is_old_once_its_age_has_passed() {

@@ -11,6 +11,7 @@
 mod disk;
 mod error;
 mod history;
+mod lock;
 mod object;
 mod snapshot;
 mod state;
@@ -30,7 +31,7 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 pub use self::{
-    error::{Error, WriteError},
+    error::{Error, Holder, WriteError},
     history::{Change, Event},
     object::{Collection, Key, Labels, Op, Stored},
     snapshot::{Snapshot, Version},

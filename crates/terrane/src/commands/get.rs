@@ -59,13 +59,14 @@ where
                 println!("{}/{}", K::plural(&()), object.name_any());
             }
         }
-        Output::Table if objects.is_empty() => eprintln!("no {} found", K::plural(&())),
-        Output::Table => println!("{}", table(&objects, options.all_namespaces)),
+        Output::Table | Output::Wide if objects.is_empty() => eprintln!("no {} found", K::plural(&())),
+        Output::Table => println!("{}", table(&objects, options.all_namespaces, Width::Fitting).trim_fmt()),
+        Output::Wide => println!("{}", table(&objects, options.all_namespaces, Width::Full).trim_fmt()),
     }
     Ok(())
 }
 
-fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool) -> Table {
+fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
     let now = Timestamp::now();
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -74,9 +75,33 @@ fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool) -> Table {
     table.set_header(header.chain(K::HEADER.iter().map(|&h| h.to_owned())));
     for object in objects {
         let first = lead(object.namespace().unwrap_or_default()).into_iter().chain([object.name_any()]);
-        table.add_row(first.chain(object.cells(now)));
+        let cells = object
+            .cells(now)
+            .into_iter()
+            .map(|cell| if width == Width::Full { cell } else { shortened(&cell) });
+        table.add_row(first.chain(cells));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
     table
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
+    Fitting,
+    Full,
+}
+
+/// A row fits an ordinary terminal; `-o wide` has the rest.
+const CELL_WIDTH: usize = 56;
+
+fn shortened(cell: &str) -> String {
+    if cell.chars().count() <= CELL_WIDTH {
+        return cell.to_owned();
+    }
+    let kept: String = cell.chars().take(CELL_WIDTH - 1).collect();
+    format!("{}…", kept.trim_end())
 }
 
 impl Row for TerraformLayer {
@@ -84,7 +109,9 @@ impl Row for TerraformLayer {
 
     fn cells(&self, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
-        let changes = status.plan.as_ref().map(|plan| plan.summary).filter(|summary| summary.has_changes());
+        let open = !condition::is_true(&status.conditions, "IsApplyUpToDate");
+        let changes =
+            status.plan.as_ref().map(|plan| plan.summary).filter(|summary| open && summary.has_changes());
         vec![
             status.state.map_or_else(dash, |state| format!("{state:?}")),
             changes.map_or_else(dash, |s| format!("+{} ~{} -{}", s.add, s.change, s.destroy)),

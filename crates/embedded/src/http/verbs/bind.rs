@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 32;
 
 /// `POST pods/NAME/binding`, and `POST bindings`, where the name is in the object.
 pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.headers)?;
+    let format = negotiate::body_format(&call.kind, &call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("CreateOptions", &call.params, &call.headers, Vec::new())?;
     let Some(kind) = call.kinds.find("", "v1", "bindings") else { return Err(Status::unknown_resource()) };

@@ -43,7 +43,8 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
         warnings = remarks;
         Ok(object)
     });
-    let (code, shown) = outcome.await?;
+    let outcome = outcome.await;
+    let (code, shown) = outcome.map_err(|status| status.warning(&warnings))?;
     Ok(respond::warn(respond::object(&call, code, &shown)?, &warnings))
 }
 
@@ -124,21 +125,21 @@ async fn server_side(
         let merged = apply::apply(live, &config, &writer, on_conflict)
             .map_err(|error| Status::apply_refused(&error))?;
         let decoded = Decoded { value: merged, duplicates: Vec::new() };
-        let incoming = write::check(call, decoded, options.validation)?;
+        let mut incoming = write::check(call, decoded, options.validation)?;
         check_name(call, &incoming.object)?;
+        write::set_namespace(call, &mut incoming.object)?;
         Ok(incoming.object)
     });
     let (code, shown) = outcome.await?;
     Ok(respond::warn(respond::object(call, code, &shown)?, &warnings))
 }
 
-/// Name and namespace of an applied object follow the path.
+/// The name of an applied object follows the path.
 fn complete(call: &Call, config: &mut Value) -> Result<()> {
     if let Some(metadata) = meta::of_mut(config) {
         if meta::text(metadata, "name").is_empty() {
             metadata.insert("name".to_owned(), call.path.name.as_str().into());
         }
     }
-    check_name(call, config)?;
-    write::set_namespace(call, config)
+    check_name(call, config)
 }

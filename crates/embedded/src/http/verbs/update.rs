@@ -13,7 +13,7 @@ use crate::kinds::meta;
 use crate::kinds::strategy::{self, Part};
 
 pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.headers)?;
+    let format = negotiate::body_format(&call.kind, &call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("UpdateOptions", &call.params, &call.headers, Vec::new())?;
     let mut incoming = write::read(&call, &bytes, format, options.validation)?;
@@ -26,7 +26,7 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
     };
     let update = Update { api, call: &call, part, options: &options, if_missing };
     let object = incoming.object;
-    let (code, shown) = update.run(|_| Ok(object.clone())).await?;
+    let (code, shown) = update.run(|_| Ok(object.clone())).await.map_err(|status| status.warning(&incoming.warnings))?;
     Ok(respond::warn(respond::object(&call, code, &shown)?, &incoming.warnings))
 }
 
@@ -34,9 +34,10 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
 pub fn check_name(call: &Call, object: &Value) -> Result<()> {
     let (name, namespace) = (meta::name(object), meta::namespace(object));
     if name.is_empty() {
-        return Err(Status::bad_request(
-            "the name of the object (based on URL) was undeterminable: name must be provided",
-        ));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            call.path.name
+        )));
     }
     if name != call.path.name {
         let message = format!(

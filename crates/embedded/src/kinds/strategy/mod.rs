@@ -289,9 +289,11 @@ pub fn validate_create(kind: &Kind, object: &Value) -> Vec<Cause> {
 /// What is wrong with a changed object.
 pub fn validate_update(kind: &Kind, part: Part, object: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = match &kind.origin {
-        Origin::Builtin(_) => meta::validate_update(object, old),
+        // The real server checks the metadata twice, and tells each fault twice among the causes.
+        Origin::Builtin(_) => [meta::validate_update(object, old), meta::validate_update(object, old)].concat(),
         Origin::Custom(_) => {
-            let mut causes = custom_type(kind, object);
+            let mut causes = meta::validate_update(object, old);
+            causes.extend(custom_type(kind, object));
             causes.extend(meta::validate_update(object, old));
             causes
         }

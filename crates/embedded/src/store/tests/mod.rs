@@ -10,7 +10,12 @@ mod model;
 mod refusals;
 mod watching;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -89,4 +94,26 @@ async fn events_after(store: &Store, collection: &Collection, from: u64) -> Vec<
         events.extend(watch.next().await.unwrap());
     }
     events
+}
+
+/// Something mounted for the length of a test.
+struct Mount(PathBuf);
+
+impl Mount {
+    /// `None` if this user may not mount.
+    fn new(options: &[&str], what: impl AsRef<OsStr>, at: &Path) -> Option<Self> {
+        let mount = Command::new("mount").args(options).arg(what).arg(at).output().ok()?;
+        mount.status.success().then(|| Self(at.into()))
+    }
+
+    fn remount(&self, options: &str) -> bool {
+        let mount = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.0).output();
+        mount.is_ok_and(|mount| mount.status.success())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
 }

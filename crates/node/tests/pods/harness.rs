@@ -1,0 +1,213 @@
+//! A node of this crate against an API, and the few things every case does with it.
+
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use node::config::{Config, Jobs, Schedule, ShimCommand};
+use node::images::{Image, Images};
+use node::isolation::Isolation;
+use node::process;
+use node::records::{Attempt, LogLimits, Records};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// Much longer than anything takes; it only ends a wait for something broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Harness {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) config: Config,
+    root: PathBuf,
+    task: Option<JoinHandle<Result<(), node::Error>>>,
+}
+
+fn unique(prefix: &str) -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let now = jiff::Timestamp::now().as_nanosecond();
+    format!("{prefix}-{}-{:x}-{}", std::process::id(), now & 0xffff_ffff, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Harness {
+    /// A running node and a namespace for it alone. `change` has the last word about the configuration.
+    pub(crate) async fn new(client: Client, change: impl FnOnce(&mut Config)) -> Harness {
+        let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer().try_init();
+        let root = std::env::temp_dir().join(unique("terrane-node-test"));
+        std::fs::create_dir(&root).unwrap();
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // What is inside the state directory is closed to others, as a data directory is.
+        let state = root.join("data").join("node");
+        std::fs::create_dir_all(&state).unwrap();
+        std::fs::set_permissions(root.join("data"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_terrane-node"));
+        let mut config = Config {
+            name: unique("node"),
+            isolation: Isolation::detect(&state),
+            pods: root.join("pods"),
+            state,
+            shim: ShimCommand { program, args: vec!["shim".into()] },
+            images: Images::new(vec![]).with("example.org/tool", Image::default()),
+            schedule: Schedule::LeaveToScheduler,
+            jobs: Jobs::LeaveToController,
+            max_pods: 10,
+            log: LogLimits::default(),
+        };
+        change(&mut config);
+        let namespace = unique("pods");
+        let mut harness = Harness { client, namespace, config, root, task: None };
+        harness.make_namespace().await;
+        harness.start();
+        harness
+    }
+
+    async fn make_namespace(&self) {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
+        until("the default service account is there", || async { accounts.get_opt("default").await.unwrap() })
+            .await;
+    }
+
+    pub(crate) fn start(&mut self) {
+        let node = node::Node::open(self.config.clone()).unwrap();
+        self.task = Some(tokio::spawn(node.run(self.client.clone())));
+    }
+
+    /// As if the process had been killed: nothing is said to anybody, the shims stay.
+    pub(crate) async fn crash(&mut self) {
+        let task = self.task.take().unwrap();
+        task.abort();
+        let _ = task.await;
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// A pod on this node with one container that runs a shell script.
+    pub(crate) fn script(&self, name: &str, script: &str) -> Value {
+        json!({
+            "metadata": {"name": name},
+            "spec": {
+                "nodeName": self.config.name,
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 30,
+                "containers": [{"name": "main", "image": "terrane.dev/local", "command": ["sh", "-c", script]}]
+            }
+        })
+    }
+
+    pub(crate) async fn create(&self, pod: Value) -> Pod {
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        self.pods().create(&PostParams::default(), &pod).await.unwrap()
+    }
+
+    pub(crate) async fn delete(&self, name: &str, grace: u32) {
+        let params = DeleteParams { grace_period_seconds: Some(grace), ..DeleteParams::default() };
+        self.pods().delete(name, &params).await.unwrap();
+    }
+
+    pub(crate) async fn pod(&self, name: &str) -> Value {
+        serde_json::to_value(self.pods().get(name).await.unwrap()).unwrap()
+    }
+
+    /// The pod once `pointer` has this value.
+    pub(crate) async fn wait(&self, name: &str, pointer: &str, value: impl Into<Value>) -> Value {
+        let value = value.into();
+        let mut last = Value::Null;
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            last = self.pod(name).await;
+            if last.pointer(pointer) == Some(&value) {
+                return last;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{pointer} of pod {name} is not {value}: {:#}", last["status"]);
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        until("the pod is gone", || async { self.pods().get_opt(name).await.unwrap().is_none().then_some(()) }).await;
+    }
+
+    pub(crate) async fn log(&self, pod: &Value, options: node::logs::Options) -> String {
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let pieces: Vec<bytes::Bytes> = node::logs::open(&self.config.state, uid, "main", options)
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
+        String::from_utf8(pieces.concat()).unwrap()
+    }
+
+    /// The text of a file that a container writes, once it ends with a line break.
+    pub(crate) async fn file(&self, path: &Path) -> String {
+        until(&format!("{} is written", path.display()), || async {
+            std::fs::read_to_string(path).ok().filter(|text| text.ends_with('\n'))
+        })
+        .await
+    }
+
+    pub(crate) fn records(&self) -> Records {
+        Records::open(&self.config.state).unwrap()
+    }
+
+    pub(crate) fn running(&self, pod: &Value) -> (process::Process, process::Process) {
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        match self.records().attempt(uid, "main", 0).observe().unwrap() {
+            Some(Attempt::Running { shim, main, .. }) => (shim, main),
+            other => panic!("it does not run: {other:?}"),
+        }
+    }
+
+    pub(crate) fn volume(&self, pod: &Value, name: &str) -> PathBuf {
+        self.config.pods.join(pod["metadata"]["uid"].as_str().unwrap()).join("volumes").join(name)
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        // Whatever still runs under a shim of this node goes with the test, passed or failed.
+        let table = process::table().unwrap_or_default();
+        for entry in &table {
+            let arguments = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
+            if String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy()) {
+                for below in process::descendants(&table, entry.process.pid) {
+                    let _ = below.process.signal(Signal::KILL);
+                }
+                let _ = entry.process.signal(Signal::KILL);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Looks again and again until there is something.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}

@@ -1,0 +1,478 @@
+//! Whole attempts: a real repository, the real tool, the real datastore over a socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::attempt::{Description, Outcome, PlanSource, Reason};
+use api::run::{Action, PlanSummary};
+use api::text::{CommitId, GitUrl, Sha256};
+use bytes::Bytes;
+use datastore::client::{Client, LockChange, TokenSource};
+use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
+use datastore::{Artefact, Attempt, StateId};
+use futures::TryStreamExt;
+use futures::future::BoxFuture;
+use runner::{Echo, RunnerOptions, run_until};
+use sources::{Credentials, FileUrls, Git, GitOptions};
+
+/// `controller`, or `RUN/ATTEMPT` for a runner.
+#[derive(Debug)]
+struct ByName;
+
+impl Reviewer for ByName {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
+        let caller = match token.split_once('/') {
+            None => Caller::Controller,
+            Some((run, attempt)) => Caller::Runner(Runner {
+                namespace: "team".to_owned(),
+                pod: "pod".to_owned(),
+                pod_uid: "uid".to_owned(),
+                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
+            }),
+        };
+        Box::pin(async { Ok(caller) })
+    }
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    base: String,
+    away: Arc<AtomicBool>,
+    server: tokio::task::JoinHandle<()>,
+    git: Git,
+    bundle: Sha256,
+    revision: CommitId,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+const STATE: &str = "layer-state";
+
+impl World {
+    async fn new(files: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            objects: Options::local_objects(&dir.path().join("objects")).unwrap(),
+            keys: Keyring::load_or_create(&dir.path().join("keys")).unwrap(),
+            reviewer: Arc::new(ByName),
+        };
+        let away = Arc::new(AtomicBool::new(false));
+        let gone = Arc::clone(&away);
+        let app = router(options).layer(axum::middleware::from_fn(
+            move |request: axum::extract::Request, next: axum::middleware::Next| {
+                let gone = Arc::clone(&gone);
+                async move {
+                    if gone.load(Ordering::SeqCst) {
+                        return axum::response::IntoResponse::into_response(
+                            axum::http::StatusCode::SERVICE_UNAVAILABLE,
+                        );
+                    }
+                    next.run(request).await
+                }
+            },
+        ));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let repo = dir.path().join("repo");
+        std::fs::create_dir(&repo).unwrap();
+        sh(&repo, "git init -q -b main .");
+        let git =
+            Git::new(GitOptions { file_urls: FileUrls::Allowed, ..GitOptions::new(dir.path().join("git")) });
+        let mut world = Self {
+            base,
+            away,
+            server,
+            git: git.unwrap(),
+            bundle: Sha256::of(b""),
+            revision: CommitId::new("0".repeat(40)).unwrap(),
+            dir,
+        };
+        world.commit(files).await;
+        world
+    }
+
+    /// Commits files and stores the bundle of the new commit, as the controller would.
+    async fn commit(&mut self, files: &[(&str, &str)]) {
+        let repo = self.dir.path().join("repo");
+        for (path, content) in files {
+            let path = repo.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        sh(&repo, "git add -A && git -c user.name=a -c user.email=a@example.org commit -q -m change");
+        let url = GitUrl::new(format!("file://{}", repo.display())).unwrap();
+        let anyone = Credentials::Anonymous;
+        let refs = self.git.resolve(&url, &anyone).await.unwrap();
+        self.revision = refs.commit_of(&"main".parse().unwrap()).unwrap().clone();
+        let mirror = self.git.mirror(&url, &anyone, &self.revision).await.unwrap();
+        let bundle = self.git.bundle(&mirror, &self.revision).await.unwrap();
+        self.bundle = bundle.sha256().clone();
+        let path = self.dir.path().join("bundle.tar");
+        std::io::copy(&mut bundle.into_file().unwrap(), &mut std::fs::File::create(&path).unwrap()).unwrap();
+        self.client().bundle_put(&self.bundle, &path).await.unwrap();
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.base, TokenSource::Fixed("controller".to_owned().into())).unwrap()
+    }
+
+    fn description(&self, run: &str, action: Action, fence: u64) -> Description {
+        Description {
+            namespace: "team".to_owned(),
+            layer: "layer".to_owned(),
+            layer_uid: "layer-uid".to_owned(),
+            run: run.to_owned(),
+            run_uid: run.to_owned(),
+            attempt: 1,
+            fence,
+            action,
+            revision: self.revision.clone(),
+            bundle: self.bundle.clone(),
+            path: "envs/prod".parse().unwrap(),
+            workspace: Default::default(),
+            tool: None,
+            tool_version: None,
+            state: STATE.to_owned(),
+            plan: None,
+        }
+    }
+
+    fn options(&self, run: &str) -> RunnerOptions {
+        let token_file = self.dir.path().join(format!("{run}.token"));
+        std::fs::write(&token_file, format!("{run}/1\n")).unwrap();
+        let path = std::env::var_os("PATH").unwrap();
+        RunnerOptions {
+            datastore_url: self.base.clone(),
+            token_file,
+            run_uid: run.to_owned(),
+            attempt: 1,
+            work_dir: self.dir.path().join("work"),
+            search_path: std::env::split_paths(&path).collect::<Vec<PathBuf>>(),
+            environment: Vec::new(),
+            secrets: Vec::new(),
+            grace: Duration::from_secs(60),
+            patience: Duration::from_secs(60),
+            echo: Echo::Nowhere,
+        }
+    }
+
+    async fn describe(&self, description: &Description) -> Attempt {
+        let attempt = Attempt::new(description.run_uid.as_str(), 1).unwrap();
+        let content = serde_json::to_vec(description).unwrap();
+        self.client().artefact_put(&attempt, Artefact::Spec, content.into()).await.unwrap();
+        attempt
+    }
+
+    async fn run(&self, description: Description) -> Outcome {
+        self.describe(&description).await;
+        self.run_with(self.options(&description.run_uid), std::future::pending()).await
+    }
+
+    /// Runs, and checks that what was returned is what was stored, and that the log has the digest it claims.
+    async fn run_with(&self, options: RunnerOptions, stop: impl Future<Output = ()>) -> Outcome {
+        let attempt = Attempt::new(options.run_uid.as_str(), 1).unwrap();
+        let outcome = run_until(options, stop).await.unwrap();
+        let stored = self.client().artefact_get(&attempt, Artefact::Result, 1 << 20).await.unwrap().unwrap();
+        assert_eq!(serde_json::from_slice::<Outcome>(&stored).unwrap(), outcome);
+        assert_eq!(Sha256::of(self.log(&attempt).await.as_bytes()), outcome.log_sha256);
+        assert!(!self.dir.path().join("work/layer-uid").exists(), "nothing stays behind");
+        outcome
+    }
+
+    async fn plan(&self, run: &str) -> Outcome {
+        self.run(self.description(run, Action::Plan, 0)).await
+    }
+
+    fn apply_of(&self, run: &str, fence: u64, plan: &str, sha256: Sha256) -> Description {
+        let source = PlanSource { run_uid: plan.to_owned(), attempt: 1, sha256 };
+        Description { plan: Some(source), ..self.description(run, Action::Apply, fence) }
+    }
+
+    async fn log(&self, attempt: &Attempt) -> String {
+        let pieces: Vec<Bytes> =
+            self.client().log_get(attempt, 0).await.unwrap().try_collect().await.unwrap();
+        String::from_utf8(pieces.concat()).unwrap()
+    }
+
+    async fn log_of(&self, run: &str) -> String {
+        self.log(&Attempt::new(run, 1).unwrap()).await
+    }
+
+    async fn state(&self) -> Option<serde_json::Value> {
+        let mut content = Vec::new();
+        self.client().state_get(&StateId::new(STATE).unwrap(), &mut content).await.unwrap()?;
+        Some(serde_json::from_slice(&content).unwrap())
+    }
+}
+
+fn sh(dir: &Path, script: &str) {
+    let status = Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(dir)
+        .envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("GIT_CONFIG_NOSYSTEM", "1")])
+        .status()
+        .unwrap();
+    assert!(status.success(), "{script}");
+}
+
+fn planned(outcome: &Outcome) -> Sha256 {
+    assert_eq!(outcome.reason, Reason::Succeeded, "{}", outcome.message);
+    outcome.plan.as_ref().unwrap().sha256.clone()
+}
+
+async fn until(mut condition: impl FnMut() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the condition comes true");
+}
+
+const SIMPLE: &str =
+    "module \"m\" { source = \"../../modules/m\" }\noutput \"where\" { value = abspath(path.root) }\n";
+const MODULE: &str = "resource \"terraform_data\" \"x\" { input = \"one\" }\n";
+
+#[tokio::test]
+async fn a_commit_becomes_a_plan_an_apply_and_a_state() {
+    let mut world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    let plan = world.plan("plan-1").await;
+    let sha256 = planned(&plan);
+    assert_eq!(plan.message, "Plan: 1 to add, 0 to change, 0 to destroy. 1 output changes.");
+    assert_eq!(plan.exit_code, 2);
+    assert!(plan.tool.as_ref().unwrap().starts_with("terraform "), "{:?}", plan.tool);
+    let made_from = plan.plan.as_ref().unwrap();
+    assert_eq!((&made_from.lineage, made_from.serial), (&None, None));
+    assert!(world.state().await.is_none(), "a plan writes no state");
+    let attempt = Attempt::new("plan-1", 1).unwrap();
+    let text = world.client().artefact_get(&attempt, Artefact::PlanText, 1 << 20).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("module.m.terraform_data.x will be created"));
+    let json = world.client().artefact_get(&attempt, Artefact::PlanJson, 1 << 20).await.unwrap().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["resource_changes"][0]["address"], "module.m.terraform_data.x");
+
+    let apply = world.run(world.apply_of("apply-1", 1, "plan-1", sha256)).await;
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    assert_eq!(apply.message, "Apply complete! Resources: 1 added, 0 changed, 0 destroyed.");
+    let state = world.state().await.unwrap();
+    assert_eq!(state["resources"][0]["instances"][0]["attributes"]["input"]["value"], "one");
+
+    // The path is the same in every attempt: the second plan sees no change.
+    let again = world.plan("plan-2").await;
+    assert_eq!(again.message, "No changes.");
+    let made_from = again.plan.unwrap();
+    assert_eq!(made_from.summary, PlanSummary::default());
+    assert_eq!(made_from.lineage.as_deref(), state["lineage"].as_str());
+    assert_eq!(made_from.serial, state["serial"].as_u64());
+
+    // A new commit of the module changes the layer.
+    world.commit(&[("modules/m/main.tf", &MODULE.replace("one", "two"))]).await;
+    let change = world.plan("plan-3").await;
+    assert_eq!(change.message, "Plan: 0 to add, 1 to change, 0 to destroy.");
+}
+
+#[tokio::test]
+async fn a_plan_that_was_tampered_with_is_not_applied() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    planned(&world.plan("plan-1").await);
+    let approved = Sha256::of(b"the plan that was approved");
+    let apply = world.run(world.apply_of("apply-1", 1, "plan-1", approved)).await;
+    assert_eq!(apply.reason, Reason::BadInput);
+    assert!(apply.message.contains("sha256"), "{}", apply.message);
+    assert!(world.state().await.is_none());
+    assert!(!world.log_of("apply-1").await.contains("Apply complete"));
+}
+
+#[tokio::test]
+async fn a_plan_made_from_an_older_state_is_stale_and_nothing_is_applied() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    let first = planned(&world.plan("plan-1").await);
+    let second = planned(&world.plan("plan-2").await);
+    assert_eq!(world.run(world.apply_of("apply-1", 1, "plan-1", first)).await.reason, Reason::Succeeded);
+    let before = world.state().await.unwrap();
+    let stale = world.run(world.apply_of("apply-2", 2, "plan-2", second)).await;
+    assert_eq!(stale.reason, Reason::Stale);
+    assert_eq!(
+        stale.message,
+        format!(
+            "the state has changed since the plan was made (the plan was made from no state, now there is serial {}); nothing was applied, a new plan is needed",
+            before["serial"]
+        )
+    );
+    assert_eq!(world.state().await.unwrap(), before);
+}
+
+#[tokio::test]
+async fn mistakes_in_the_code_are_told_with_their_place() {
+    let broken = "resource \"terraform_data\" \"x\" {\n  input = var.nope\n}\n";
+    let world = World::new(&[("envs/prod/main.tf", broken)]).await;
+    let failed = world.plan("plan-1").await;
+    assert_eq!(failed.reason, Reason::ToolFailed);
+    assert!(
+        failed.message.starts_with("Reference to undeclared input variable (main.tf:2): "),
+        "{}",
+        failed.message
+    );
+    assert_eq!(failed.exit_code, 1);
+
+    let elsewhere =
+        Description { path: "envs/dev".parse().unwrap(), ..world.description("plan-2", Action::Plan, 0) };
+    let missing = world.run(elsewhere).await;
+    assert_eq!(missing.reason, Reason::BadInput);
+    assert!(missing.message.starts_with("envs/dev is not a directory at commit "), "{}", missing.message);
+
+    let future = Description {
+        tool_version: Some(">= 99".to_owned()),
+        ..world.description("plan-3", Action::Plan, 0)
+    };
+    let missing = world.run(future).await;
+    assert_eq!(missing.reason, Reason::ToolMissing);
+    assert!(missing.message.contains(">= 99 (asked for by the layer)"), "{}", missing.message);
+    assert!(missing.message.contains("installed: terraform "), "{}", missing.message);
+}
+
+#[tokio::test]
+async fn secrets_do_not_reach_log_plan_or_result() {
+    let code = "variable \"password\" {}\nresource \"terraform_data\" \"x\" {\n  input = var.password\n  provisioner \"local-exec\" { command = \"echo got $CANARY\" }\n}\n";
+    let world = World::new(&[("envs/prod/main.tf", code)]).await;
+    let canary = "canary-5f3a9c7e1b";
+    let options = |run: &str| {
+        let mut options = world.options(run);
+        options.environment =
+            vec![("TF_VAR_password".into(), canary.into()), ("CANARY".into(), canary.into())];
+        options.secrets = vec![canary.to_owned().into()];
+        options
+    };
+    world.describe(&world.description("plan-1", Action::Plan, 0)).await;
+    let plan = world.run_with(options("plan-1"), std::future::pending()).await;
+    world.describe(&world.apply_of("apply-1", 1, "plan-1", planned(&plan))).await;
+    let apply = world.run_with(options("apply-1"), std::future::pending()).await;
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    let log = world.log_of("apply-1").await;
+    assert!(log.contains("got ***"), "{log}");
+    let attempt = Attempt::new("plan-1", 1).unwrap();
+    let text = world.client().artefact_get(&attempt, Artefact::PlanText, 1 << 20).await.unwrap().unwrap();
+    for (sink, content) in [
+        ("log of the plan", world.log_of("plan-1").await),
+        ("log of the apply", log),
+        ("readable plan", String::from_utf8(text.to_vec()).unwrap()),
+        ("result", serde_json::to_string(&plan).unwrap()),
+    ] {
+        assert!(!content.contains(canary), "{sink}");
+    }
+}
+
+/// Code whose apply says that it began, then waits for a file.
+fn waiting_code(world: &Path) -> String {
+    format!(
+        "resource \"terraform_data\" \"first\" {{ input = \"kept\" }}\nresource \"terraform_data\" \"slow\" {{\n  depends_on = [terraform_data.first]\n  provisioner \"local-exec\" {{ command = \"touch {0}/began; while [ ! -e {0}/go ]; do sleep 0.05; done\" }}\n}}\n",
+        world.display()
+    )
+}
+
+#[tokio::test]
+async fn a_stop_in_mid_apply_saves_the_state_and_releases_the_lock() {
+    let signals = tempfile::tempdir().unwrap();
+    let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
+    let plan = planned(&world.plan("plan-1").await);
+    world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
+    let began = signals.path().join("began");
+    let apply = world.run_with(world.options("apply-1"), until(|| began.exists())).await;
+    assert_eq!(apply.reason, Reason::Interrupted, "{}", apply.message);
+    let state = world.state().await.expect("the state was saved");
+    let first =
+        state["resources"].as_array().unwrap().iter().find(|resource| resource["name"] == "first").unwrap();
+    assert_eq!(first["instances"][0]["attributes"]["input"]["value"], "kept");
+    let lock = reqwest_get(&world, "/v1/state/layer-state/lock").await;
+    assert_eq!(lock, 204, "the lock was released");
+}
+
+#[tokio::test]
+async fn a_datastore_that_is_away_in_mid_apply_gets_state_and_log_when_it_is_back() {
+    let signals = tempfile::tempdir().unwrap();
+    let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
+    let plan = planned(&world.plan("plan-1").await);
+    world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
+    let spool = world.dir.path().join("work/layer-uid/spool");
+    let (began, go) = (signals.path().join("began"), signals.path().join("go"));
+    let director = async {
+        until(|| began.exists()).await;
+        world.away.store(true, Ordering::SeqCst);
+        std::fs::write(&go, "").unwrap();
+        // The tool has handed its final state over, and it waits on disk.
+        until(|| {
+            let files = std::fs::read_dir(&spool).unwrap().flatten();
+            files
+                .filter(|file| file.file_name() != "log")
+                .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("\"slow\"")))
+        })
+        .await;
+        world.away.store(false, Ordering::SeqCst);
+    };
+    let (apply, ()) =
+        tokio::join!(world.run_with(world.options("apply-1"), std::future::pending()), director);
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    let names: Vec<_> = world.state().await.unwrap()["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["name"].clone())
+        .collect();
+    assert_eq!(names, ["first", "slow"]);
+    assert!(world.log_of("apply-1").await.contains("Apply complete!"));
+}
+
+#[tokio::test]
+async fn a_state_locked_by_a_person_is_left_alone() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    let first = planned(&world.plan("plan-1").await);
+    assert_eq!(world.run(world.apply_of("apply-1", 1, "plan-1", first)).await.reason, Reason::Succeeded);
+    let second = planned(&world.plan("plan-2").await);
+    let info = Bytes::from_static(b"{\"ID\":\"by-hand\",\"Operation\":\"maintenance\",\"Who\":\"alice\",\"Version\":\"1\",\"Created\":\"2026-01-01T00:00:00Z\",\"Info\":\"\",\"Path\":\"\"}");
+    world.client().state_lock(&StateId::new(STATE).unwrap(), LockChange::Take, info, None).await.unwrap();
+    let before = world.state().await;
+    let locked = world.run(world.apply_of("apply-2", 2, "plan-2", second)).await;
+    assert_eq!(locked.reason, Reason::StateLocked, "{}", locked.message);
+    assert!(locked.message.contains("acquiring the state lock"), "{}", locked.message);
+    assert!(locked.message.contains("alice"), "{}", locked.message);
+    assert_eq!(world.state().await, before);
+}
+
+#[tokio::test]
+async fn code_with_a_backend_of_its_own_keeps_it() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let file = elsewhere.path().join("own.tfstate");
+    let code = format!(
+        "terraform {{\n  backend \"local\" {{ path = \"{}\" }}\n}}\nresource \"terraform_data\" \"x\" {{ input = 1 }}\n",
+        file.display()
+    );
+    let world = World::new(&[("envs/prod/main.tf", &code)]).await;
+    let plan = planned(&world.plan("plan-1").await);
+    let apply = world.run(world.apply_of("apply-1", 1, "plan-1", plan.clone())).await;
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    assert!(file.exists());
+    assert!(world.state().await.is_none());
+    let stale = world.run(world.apply_of("apply-2", 2, "plan-1", plan)).await;
+    assert_eq!(stale.reason, Reason::Stale, "{}", stale.message);
+}
+
+async fn reqwest_get(world: &World, path: &str) -> u16 {
+    reqwest::Client::new()
+        .get(format!("{}{path}", world.base))
+        .bearer_auth("controller")
+        .send()
+        .await
+        .unwrap()
+        .status()
+        .as_u16()
+}
