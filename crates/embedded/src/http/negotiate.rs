@@ -40,7 +40,8 @@ pub enum Include {
 }
 
 /// What kube-apiserver says it reads and writes. We never see protobuf: no client that can read JSON insists on it.
-const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const MEDIA_TYPES: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 struct Clause<'a> {
     media_type: &'a str,

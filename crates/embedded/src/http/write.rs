@@ -527,7 +527,9 @@ impl Update<'_> {
             }
             Ok(revision) if revision == stored.revision => {}
             Ok(_) => return Err(Status::modified(kind, name)),
-            Err(_) => return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax"))),
+            Err(_) => {
+                return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax")));
+            }
         }
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("resourceVersion".to_owned(), stored.revision.to_string().into());
@@ -569,7 +571,9 @@ impl From<Status> for Lost {
 fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let place = match (kind.builtin(), &*kind.plural) {
         (None, plural) => format!("{}/{plural}", kind.group),
-        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => format!("apiextensions.k8s.io/{plural}"),
+        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => {
+            format!("apiextensions.k8s.io/{plural}")
+        }
         (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
         (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
         (Some(_), plural) => plural.to_owned(),
@@ -577,7 +581,9 @@ fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let slash = if key.namespace.is_empty() { "" } else { "/" };
     let path = format!("/registry/{place}/{}{slash}{}", key.namespace, key.name);
     let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    format!("StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}")
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+    )
 }
 
 /// What an update can neither set nor take away.
