@@ -112,7 +112,8 @@ pub(crate) enum Error {
     Busy,
 }
 
-/// What a change makes of a situation.
+/// What a change makes of a situation. It is made once a request and never kept, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Change {
     /// It already is as wished.
     Nothing,
