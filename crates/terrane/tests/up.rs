@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,12 +25,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 struct Terrane {
     process: Option<Guarded>,
     root: Scratch,
+    /// The same at every start: runners that outlive a crash report to where they were told.
+    service: SocketAddr,
     starts: u32,
 }
 
 impl Terrane {
     fn new() -> Self {
-        Self { process: None, root: Scratch::new("terrane-up-").unwrap(), starts: 0 }
+        let service = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self { process: None, root: Scratch::new("terrane-up-").unwrap(), service, starts: 0 }
     }
 
     fn data(&self) -> PathBuf {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::respond;
 use crate::apply;
 use crate::auth::Refusal;
-use crate::kinds::{Cause, Kind};
+use crate::kinds::{Builtin, Cause, Kind};
 use crate::patch;
 
 /// The one error that request handling returns.
@@ -172,7 +172,9 @@ impl Status {
     }
 
     pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
-        Self::invalid_named(&kind.group, &kind.kind, name, causes)
+        // Events of both sorts are one type to the server, and faults are told of that one.
+        let group = if kind.builtin() == Some(Builtin::EventV1) { "" } else { &kind.group };
+        Self::invalid_named(group, &kind.kind, name, causes)
     }
 
     pub fn invalid_named(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
@@ -246,7 +248,8 @@ impl Status {
 
     /// 415 and 406 of built-in kinds, which the router below the API answers.
     pub fn routed(code: StatusCode, message: &str) -> Self {
-        let reason = if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
+        let reason =
+            if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
         Self::new(code, reason, message).with_empty_details()
     }
 

@@ -45,6 +45,14 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
         );
         return Err(unrecognized_plain(kind, &why, bytes));
     }
+    // A custom resource says itself what it is; a built-in kind may leave that to the path.
+    for (field, shown) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
+        let given = decoded.value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if kind.builtin().is_none() && given.is_empty() {
+            let why = format!("Object '{shown}' is missing in '{}'", String::from_utf8_lossy(bytes));
+            return Err(unrecognized_plain(kind, &why, bytes));
+        }
+    }
     check(call, decoded, validation)
 }
 
@@ -171,7 +179,7 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
     // Of a custom resource the kind is validated with the rest, so that all faults are told together.
     if !name.is_empty() && *name != *kind.kind {
         let cause = Cause::invalid("kind", &name.into(), &format!("must be {}", kind.kind));
-        return Err(Status::invalid(kind, meta::name(object), vec![cause]));
+        return Err(Status::invalid_named(&kind.group, name, meta::name(object), vec![cause]));
     }
     Ok(())
 }
@@ -266,19 +274,19 @@ pub fn now() -> Timestamp {
 }
 
 fn admit(api: &Api, call: &Call, snapshot: &Snapshot, change: Change<'_>) -> Result<()> {
-    let write = admission::Write {
-        identity: &call.identity,
-        resource: Resource {
-            group: &call.path.group,
-            version: &call.path.version,
-            resource: &call.path.resource,
-            subresource: &call.path.subresource,
-            name: &call.path.name,
-            namespace: call.namespace().unwrap_or_default(),
-        },
-        change,
-    };
+    let write = admission::Write { identity: &call.identity, resource: resource(call), change };
     Ok(admission::admit(&api.options.authorizer, snapshot, &write)?)
+}
+
+fn resource(call: &Call) -> Resource<'_> {
+    Resource {
+        group: &call.path.group,
+        version: &call.path.version,
+        resource: &call.path.resource,
+        subresource: &call.path.subresource,
+        name: &call.path.name,
+        namespace: call.namespace().unwrap_or_default(),
+    }
 }
 
 pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()> {
@@ -352,6 +360,7 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
     }
     strategy::default(kind, &mut object);
     let snapshot = api.store.snapshot();
+    admission::complete(&snapshot, resource(call), &mut object)?;
     admit(api, call, &snapshot, Change::Create { object: &object })?;
     // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
     let mut object = if options.is_apply() {
@@ -439,16 +448,12 @@ impl Update<'_> {
         Err(Status::modified(&call.kind, &call.path.name))
     }
 
-    /// An object that is to be changed by uid or revision cannot be made instead.
+    /// An object that is to be changed by its uid cannot be made instead.
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
             let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
-        }
-        let revision = meta::text(meta::of(object), "resourceVersion");
-        if !revision.is_empty() && revision != "0" && !self.options.is_apply() {
-            return Err(Status::not_found(&self.call.kind, &self.call.path.name));
         }
         Ok(())
     }
@@ -522,7 +527,9 @@ impl Update<'_> {
             }
             Ok(revision) if revision == stored.revision => {}
             Ok(_) => return Err(Status::modified(kind, name)),
-            Err(_) => return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax"))),
+            Err(_) => {
+                return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax")));
+            }
         }
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("resourceVersion".to_owned(), stored.revision.to_string().into());
@@ -564,7 +571,9 @@ impl From<Status> for Lost {
 fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let place = match (kind.builtin(), &*kind.plural) {
         (None, plural) => format!("{}/{plural}", kind.group),
-        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => format!("apiextensions.k8s.io/{plural}"),
+        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => {
+            format!("apiextensions.k8s.io/{plural}")
+        }
         (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
         (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
         (Some(_), plural) => plural.to_owned(),
@@ -572,7 +581,9 @@ fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let slash = if key.namespace.is_empty() { "" } else { "/" };
     let path = format!("/registry/{place}/{}{slash}{}", key.namespace, key.name);
     let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    format!("StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}")
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+    )
 }
 
 /// What an update can neither set nor take away.

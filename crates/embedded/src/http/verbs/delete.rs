@@ -47,7 +47,7 @@ impl DeleteOptions {
         let given = if bytes.is_empty() {
             from_query(&call.params)?
         } else {
-            let format = negotiate::body_format(&call.kind, &call.headers).unwrap_or(BodyFormat::Json);
+            let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
             let decoded = decode::decode(&bytes, format).map_err(|why| {
                 Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
             })?;

@@ -13,7 +13,7 @@ use crate::kinds::meta;
 use crate::kinds::strategy::{self, Part};
 
 pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.kind, &call.headers)?;
+    let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("UpdateOptions", &call.params, &call.headers, Vec::new())?;
     let mut incoming = write::read(&call, &bytes, format, options.validation)?;
@@ -26,7 +26,8 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
     };
     let update = Update { api, call: &call, part, options: &options, if_missing };
     let object = incoming.object;
-    let (code, shown) = update.run(|_| Ok(object.clone())).await.map_err(|status| status.warning(&incoming.warnings))?;
+    let (code, shown) =
+        update.run(|_| Ok(object.clone())).await.map_err(|status| status.warning(&incoming.warnings))?;
     Ok(respond::warn(respond::object(&call, code, &shown)?, &incoming.warnings))
 }
 

@@ -33,13 +33,10 @@ pub(super) fn fill(builtin: Builtin, object: &mut Value) {
             }
         }
         Builtin::CustomResourceDefinition => definition(object),
-        Builtin::Role | Builtin::ClusterRole => {
-            if let Some(fields) = object.as_object_mut() {
-                fields.entry("rules").or_insert(Value::Null);
-            }
-        }
         Builtin::RoleBinding | Builtin::ClusterRoleBinding => binding(object),
-        Builtin::Event
+        Builtin::Role
+        | Builtin::ClusterRole
+        | Builtin::Event
         | Builtin::EventV1
         | Builtin::Binding
         | Builtin::ConfigMap
