@@ -216,8 +216,10 @@ impl Work<'_> {
             .map_err(process_failed)?;
         let (summary, json) = match shown {
             Some(document) => {
-                let shown =
+                // Its own marks first; then the values we know to be secret, whether or not the code marks them.
+                let mut shown =
                     tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
+                self.log.mask().json(&mut shown.redacted);
                 (shown.plan.summary, Some(shown.redacted.to_string()))
             }
             // A tool too old to show a plan in JSON still says how much would change.
