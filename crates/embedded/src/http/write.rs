@@ -345,10 +345,11 @@ fn generated_name(prefix: &str) -> String {
 async fn create_named(api: &Api, call: &Call, mut object: Value, options: &WriteOptions) -> Result<Shown> {
     let kind = &call.kind;
     if let crate::kinds::Origin::Custom(definition) = &kind.origin
-        && definition.terminating {
-            let message = "create not allowed while custom resource definition is terminating".to_owned();
-            return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
-        }
+        && definition.terminating
+    {
+        let message = "create not allowed while custom resource definition is terminating".to_owned();
+        return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
+    }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
         for server_set in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"] {

@@ -385,9 +385,10 @@ fn set_deletion(object: &mut Value, when: Timestamp, grace: i64) {
 
 fn count_generation(object: &mut Value) {
     if let Some(metadata) = meta::of_mut(object)
-        && let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
-        }
+        && let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0)
+    {
+        metadata.insert("generation".to_owned(), (generation + 1).into());
+    }
 }
 
 fn mark_deleting(object: &mut Value, now: Timestamp) {

@@ -207,9 +207,10 @@ fn job(object: &mut Value) {
     let own_labels = meta::of(object).get("labels").and_then(Value::as_object).is_some_and(|l| !l.is_empty());
     if let (Some(labels), false) =
         (labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())), own_labels)
-        && let Some(metadata) = meta::of_mut(object) {
-            metadata.insert("labels".to_owned(), labels);
-        }
+        && let Some(metadata) = meta::of_mut(object)
+    {
+        metadata.insert("labels".to_owned(), labels);
+    }
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
         spec.insert("completions".to_owned(), 1.into());
