@@ -1,10 +1,11 @@
 //! What a pod on this node does, written once; `main.rs` runs each case on every API.
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use node::config::Schedule;
+use node::config::{Jobs, Schedule};
 use node::fields::Facts;
 use node::isolation::Isolation;
 use node::logs::{Options, Prefix, Until, Which};
@@ -87,7 +88,7 @@ pub(crate) async fn volumes_hold_what_the_api_has(client: Client) {
     secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
     let mut pod = harness.script(
         "volumes",
-        "cat /secret/password /info/name; echo; wc -c </var/run/token/token; cat /config/ns; echo; echo x >/work/file && cat /work/file; pwd; echo y >/secret/z || echo refused",
+        "cat /secret/password /info/name; echo; wc -c </var/run/token/token; cat /config/ns; echo; echo x >/work/file && cat /work/file; pwd; (echo y >/secret/z) 2>/dev/null || echo refused",
     );
     pod["spec"]["volumes"] = json!([
         {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o400}},
@@ -477,4 +478,49 @@ pub(crate) async fn a_status_is_written_only_when_it_changes(client: Client) {
     let now = harness.pod("quiet").await;
     assert_eq!(now["metadata"]["resourceVersion"], json!(touched.metadata.resource_version));
     assert_eq!(now["status"], pod["status"]);
+}
+
+pub(crate) async fn jobs_are_carried_out(client: Client) {
+    let harness = Harness::new(client, |config| {
+        config.schedule = Schedule::BindUnscheduled;
+        config.jobs = Jobs::Control;
+    })
+    .await;
+    let jobs: Api<Job> = Api::namespaced(harness.client.clone(), &harness.namespace);
+    let job = |name: &str, script: &str, backoff_limit: i32| {
+        json!({"metadata": {"name": name}, "spec": {"completions": 2, "parallelism": 2, "backoffLimit": backoff_limit,
+            "template": {"spec": {"restartPolicy": "Never", "automountServiceAccountToken": false, "containers": [
+                {"name": "main", "image": "terrane.dev/local", "command": ["sh", "-c", script]}]}}}})
+    };
+    let create = async |value| {
+        jobs.create(&PostParams::default(), &serde_json::from_value(value).unwrap()).await.unwrap();
+    };
+    let condition = async |name: &'static str, kind: &'static str| {
+        until(&format!("job {name} is {kind}"), || async {
+            let job = serde_json::to_value(jobs.get(name).await.unwrap()).unwrap();
+            let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == kind && c["status"] == "True").then_some(job)
+        })
+        .await
+    };
+    create(job("good", "true", 6)).await;
+    let good = condition("good", "Complete").await;
+    assert_eq!((&good["status"]["succeeded"], &good["status"]["ready"]), (&json!(2), &json!(0)));
+    create(job("bad", "exit 1", 0)).await;
+    let bad = condition("bad", "Failed").await;
+    let reason =
+        bad["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Failed").unwrap();
+    assert_eq!(reason["reason"], "BackoffLimitExceeded");
+
+    let mut expiring = job("expiring", "true", 6);
+    expiring["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    create(expiring).await;
+    until("the job is gone", || async { jobs.get_opt("expiring").await.unwrap().is_none().then_some(()) })
+        .await;
+    let mut foreign = job("foreign", "true", 6);
+    foreign["spec"]["managedBy"] = json!("example.org/other");
+    create(foreign).await;
+    create(job("last", "true", 6)).await;
+    condition("last", "Complete").await;
+    assert!(jobs.get("foreign").await.unwrap().status.unwrap_or_default().start_time.is_none());
 }

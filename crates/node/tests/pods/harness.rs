@@ -111,6 +111,7 @@ impl Harness {
             "spec": {
                 "nodeName": self.config.name,
                 "restartPolicy": "Never",
+                "serviceAccountName": "default",
                 "automountServiceAccountToken": false,
                 "terminationGracePeriodSeconds": 30,
                 "containers": [{"name": "main", "image": "terrane.dev/local", "command": ["sh", "-c", script]}]
