@@ -246,7 +246,8 @@ impl Status {
 
     /// 415 and 406 of built-in kinds, which the router below the API answers.
     pub fn routed(code: StatusCode, message: &str) -> Self {
-        let reason = if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
+        let reason =
+            if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
         Self::new(code, reason, message).with_empty_details()
     }
 
@@ -282,7 +283,7 @@ impl Status {
         let mut status = Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "Timeout",
-            format!("Too large resource version: {asked}, current: {current}"),
+            format!("Timeout: Too large resource version: {asked}, current: {current}"),
         );
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
         status.0.details = Some(Map::from_iter([

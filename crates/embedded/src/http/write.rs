@@ -49,7 +49,7 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
 }
 
 fn unrecognized(kind: &Kind, why: &str, bytes: &[u8]) -> Status {
-    let why = if why.starts_with("error converting YAML") {
+    let why = if let Some(why) = why.strip_prefix("error converting YAML to JSON: ") {
         why.to_owned()
     } else {
         format!("couldn't get version/kind; json parse error: {why}")
@@ -171,7 +171,7 @@ fn check_type(call: &Call, object: &Value) -> Result<()> {
     // Of a custom resource the kind is validated with the rest, so that all faults are told together.
     if !name.is_empty() && *name != *kind.kind {
         let cause = Cause::invalid("kind", &name.into(), &format!("must be {}", kind.kind));
-        return Err(Status::invalid(kind, meta::name(object), vec![cause]));
+        return Err(Status::invalid_named(&kind.group, name, meta::name(object), vec![cause]));
     }
     Ok(())
 }
@@ -342,6 +342,10 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
             return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
         }
     }
+    let revision = meta::text(meta::of(&object), "resourceVersion");
+    if !revision.is_empty() && revision != "0" && !options.is_apply() {
+        return Err(Status::bare("resourceVersion should not be set on objects to be created".to_owned()));
+    }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
         for server_set in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -443,7 +447,13 @@ impl Update<'_> {
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
-            let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
+            let why = if self.options.is_apply() {
+                format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                )
+            } else {
+                stale_uid(&self.call.kind, &self.call.key(), uid, "")
+            };
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
         }
         let revision = meta::text(meta::of(object), "resourceVersion");
@@ -522,7 +532,9 @@ impl Update<'_> {
             }
             Ok(revision) if revision == stored.revision => {}
             Ok(_) => return Err(Status::modified(kind, name)),
-            Err(_) => return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax"))),
+            Err(_) => {
+                return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax")));
+            }
         }
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("resourceVersion".to_owned(), stored.revision.to_string().into());
@@ -564,7 +576,9 @@ impl From<Status> for Lost {
 fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let place = match (kind.builtin(), &*kind.plural) {
         (None, plural) => format!("{}/{plural}", kind.group),
-        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => format!("apiextensions.k8s.io/{plural}"),
+        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => {
+            format!("apiextensions.k8s.io/{plural}")
+        }
         (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
         (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
         (Some(_), plural) => plural.to_owned(),
@@ -572,7 +586,9 @@ fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let slash = if key.namespace.is_empty() { "" } else { "/" };
     let path = format!("/registry/{place}/{}{slash}{}", key.namespace, key.name);
     let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    format!("StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}")
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+    )
 }
 
 /// What an update can neither set nor take away.

@@ -89,10 +89,7 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
     let shared = versions.iter().all(|version| schema(version) == versions.first().and_then(schema));
     for (index, version) in versions.iter().enumerate() {
         if schema(version).is_none() {
-            causes.push(Cause::required(
-                format!("spec.versions[{index}].schema.openAPIV3Schema"),
-                "schemas are required",
-            ));
+            causes.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
         }
     }
     for (index, version) in versions.iter().enumerate() {

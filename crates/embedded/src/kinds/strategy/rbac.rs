@@ -1,6 +1,6 @@
 //! Roles and bindings: what is refused. Whether somebody may grant what they write is a question for `auth`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::{Builtin, Cause, format};
 use super::{items, text};
@@ -64,7 +64,9 @@ fn validate_binding(builtin: Builtin, binding: &Value, old: Option<&Value>) -> V
     let none = Value::Null;
     let role = binding.get("roleRef").unwrap_or(&none);
     if old.is_some_and(|old| old.get("roleRef").unwrap_or(&none) != role) {
-        causes.push(Cause::invalid("roleRef", role, "cannot change roleRef"));
+        // The server shows its own type here, whose fields have no JSON names.
+        let shown = json!({"APIGroup": text(role, "/apiGroup"), "Kind": text(role, "/kind"), "Name": text(role, "/name")});
+        causes.push(Cause::invalid("roleRef", &shown, "cannot change roleRef"));
     }
     let group = text(role, "/apiGroup");
     if group != GROUP {
