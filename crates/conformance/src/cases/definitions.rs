@@ -456,10 +456,14 @@ async fn wrong_kind(s: Scope) -> Result<()> {
 
 async fn discovery_follows(s: Scope) -> Result<()> {
     let things = things(&s, &json!({"type": "object"}), &json!({})).await?;
-    let found = s.until(&format!("/apis/{}/v1", things.group), |a| a.code == 200).await?.json()?;
+    let mut found = s.until(&format!("/apis/{}/v1", things.group), |a| a.code == 200).await?.json()?;
+    // An opaque number that says when stored objects have to be rewritten.
+    if let Some(found) = found.pointer_mut("/resources/0").and_then(Value::as_object_mut) {
+        found.remove("storageVersionHash");
+    }
     same!(
         found["resources"],
-        json!([{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"], "storageVersionHash": found["resources"][0]["storageVersionHash"]}])
+        json!([{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]}])
     );
     let path = format!("/openapi/v3/apis/{}/v1", things.group);
     s.until(&path, |a| a.code == 200 && a.text().contains("\"kind\":\"Thing\"")).await?;
