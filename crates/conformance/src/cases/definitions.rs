@@ -259,12 +259,10 @@ async fn preserved(s: Scope) -> Result<()> {
 async fn strict_unknown(s: Scope) -> Result<()> {
     let things =
         things(&s, &json!({"type": "object", "properties": {"a": {"type": "string"}}}), &json!({})).await?;
-    let message = format!(
-        "Thing in version \"v1\" cannot be handled as a Thing: strict decoding error: unknown field \"spec.b\""
-    );
+    let message = "Thing in version \"v1\" cannot be handled as a Thing: strict decoding error: unknown field \"spec.b\"";
     s.post(&format!("{}?fieldValidation=Strict", things.path), &things.thing("a", json!({"b": "2"})))
         .await?
-        .refused(400, "BadRequest", &message)?;
+        .refused(400, "BadRequest", message)?;
     things.done(&s).await
 }
 
