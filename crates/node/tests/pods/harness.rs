@@ -86,7 +86,12 @@ impl Harness {
 
     pub(crate) fn start(&mut self) {
         let node = node::Node::open(self.config.clone()).unwrap();
-        self.task = Some(tokio::spawn(node.run(self.client.clone())));
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test that crashes the node must be able to abort it"
+        )]
+        let task = tokio::spawn(node.run(self.client.clone()));
+        self.task = Some(task);
     }
 
     /// As if the process had been killed: nothing is said to anybody, the shims stay.
