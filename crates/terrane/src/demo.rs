@@ -133,8 +133,9 @@ pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> 
         object
     };
     let url = format!("file://{}", root.display());
-    let repository = with(
-        meta("TerraformRepository", "demo"),
+    let repository = object(
+        "TerraformRepository",
+        "demo",
         json!({ "repository": { "url": url }, "pollInterval": "2s", "remediationStrategy": { "onError": { "maxRetries": 1 } } }),
     );
     Api::<TerraformRepository>::namespaced(client.clone(), NAMESPACE)
@@ -142,8 +143,9 @@ pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> 
         .await
         .context("declare the demo repository")?;
     for (name, auto_apply) in LAYERS {
-        let layer = with(
-            meta("TerraformLayer", name),
+        let layer = object(
+            "TerraformLayer",
+            name,
             json!({
                 "repository": { "name": "demo" }, "branch": "main", "path": name,
                 "remediationStrategy": { "autoApply": auto_apply },

@@ -1,5 +1,5 @@
 //! `terrane up` as a person has it: the real binary, real git, the real tool.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -44,8 +44,8 @@ impl Terrane {
         let data = self.data();
         let kubeconfig = data.join("kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
-        let mut arguments =
-            vec!["up", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"];
+        let service = self.service.to_string();
+        let mut arguments = vec!["up", "--listen", &service, "--api-listen", "127.0.0.1:0", "--data-dir"];
         arguments.push(data.to_str().unwrap());
         arguments.extend(flags);
         self.starts += 1;

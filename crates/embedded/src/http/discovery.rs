@@ -1,8 +1,10 @@
 //! What is served: health, version and discovery, in the old form (a document a version) and the aggregated one.
 
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::negotiate::{self, Discovery};
 use super::request::Params;
@@ -140,6 +142,9 @@ fn legacy(kind: &Kind) -> Vec<Value> {
         if !kind.categories.is_empty() {
             fields.insert("categories".to_owned(), json!(kind.categories));
         }
+        if kind.verbs.contains(&"list") {
+            fields.insert("storageVersionHash".to_owned(), storage_hash(kind).into());
+        }
     }
     let mut found = vec![main];
     for sub in &kind.subresources {
@@ -156,6 +161,16 @@ fn legacy(kind: &Kind) -> Vec<Value> {
         found.push(entry);
     }
     found
+}
+
+/// Changes when objects of the kind are stored in another version.
+fn storage_hash(kind: &Kind) -> String {
+    let stored = kind
+        .storage_version
+        .split_once('/')
+        .map_or((String::new(), &*kind.storage_version), |(group, version)| (group.to_owned(), version));
+    let digest = Sha256::digest(format!("{}/{}/{}", stored.0, stored.1, kind.kind));
+    base64::engine::general_purpose::STANDARD.encode(digest.get(..8).unwrap_or_default())
 }
 
 fn aggregated(kinds: &Kinds, root: &str, version: &str) -> Response {

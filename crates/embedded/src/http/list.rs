@@ -50,13 +50,13 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
         (Shape::Whole, _) => {
             let items: Vec<Value> =
                 page.objects.iter().map(|object| view::value(&call.kind, object)).collect();
-            let list = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(page), "items": items});
+            let list = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(call, page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Metadata, _) => {
             let items: Vec<Value> =
                 page.objects.iter().map(|object| view::partial(&view::value(&call.kind, object))).collect();
-            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata(page), "items": items});
+            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata(call, page), "items": items});
             respond::encoded(call.accept, StatusCode::OK, &list)
         }
         (Shape::Table(include), _) => {
@@ -66,7 +66,11 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
                 .iter()
                 .map(|object| table::row(&call.kind, &view::value(&call.kind, object), include, now))
                 .collect();
-            respond::encoded(call.accept, StatusCode::OK, &table::whole(&call.kind, rows, metadata(page)))
+            respond::encoded(
+                call.accept,
+                StatusCode::OK,
+                &table::whole(&call.kind, rows, metadata(call, page)),
+            )
         }
     }
 }
@@ -164,7 +168,8 @@ fn token(revision: u64, start: String) -> String {
 
 /// The snapshot and the place that a token stands for. It is not trusted: whatever it says, it only ever names a place in this collection.
 fn continued(api: &Api, token: &str) -> Result<(Snapshot, (String, String))> {
-    let invalid = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let invalid =
+        |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
     let bytes = ENCODING.decode(token).map_err(|error| {
         let at = match error {
             base64::DecodeError::InvalidByte(at, _)
@@ -219,8 +224,15 @@ fn go_quoted(letter: char) -> String {
     }
 }
 
-fn metadata(page: &Page) -> Value {
+fn metadata(call: &Call, page: &Page) -> Value {
     let mut metadata = json!({"resourceVersion": page.snapshot.revision().to_string()});
+    // Lists of custom resources show the token also where there is none.
+    let whole = call.accept.shape == Shape::Whole;
+    if let (None, true, None, Some(fields)) =
+        (call.kind.builtin(), whole, &page.token, metadata.as_object_mut())
+    {
+        fields.insert("continue".to_owned(), "".into());
+    }
     if let (Some(token), Some(fields)) = (&page.token, metadata.as_object_mut()) {
         fields.insert("continue".to_owned(), token.as_str().into());
         if let Some(remaining) = page.remaining {
@@ -234,7 +246,7 @@ fn metadata(page: &Page) -> Value {
 fn concatenated(call: &Call, page: &Page) -> Response {
     let size: usize = page.objects.iter().map(|object| object.bytes.len() + 16).sum();
     let mut out = BytesMut::with_capacity(size + 512);
-    let head = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(page)}).to_string();
+    let head = json!({"kind": &*call.kind.list_kind, "apiVersion": &*call.kind.api_version, "metadata": metadata(call, page)}).to_string();
     out.put_slice(head.strip_suffix('}').unwrap_or(&head).as_bytes());
     out.put_slice(b",\"items\":[");
     for (index, object) in page.objects.iter().enumerate() {

@@ -39,10 +39,9 @@ pub enum Include {
     Object,
 }
 
-/// What the API reads and writes. kube-apiserver names protobuf beside these for its own kinds.
-const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
-/// What kube-apiserver says it reads for its own kinds. We never see protobuf: no client that can read JSON insists on it.
-const BUILTIN_MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+/// What kube-apiserver says it reads and writes. We never see protobuf: no client that can read JSON insists on it.
+const MEDIA_TYPES: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 struct Clause<'a> {
     media_type: &'a str,
@@ -105,7 +104,7 @@ pub fn accept(kind: &Kind, headers: &HeaderMap, params: &Params) -> Result<Accep
         return Ok(Accept { encoding, shape });
     }
     if kind.builtin().is_some() {
-        let shown = BUILTIN_MEDIA_TYPES.join(", ");
+        let shown = MEDIA_TYPES.join(", ");
         let message = format!("406: Not Acceptable\n\nAvailable representations: {shown}");
         return Err(Status::routed(StatusCode::NOT_ACCEPTABLE, &message));
     }
@@ -172,11 +171,10 @@ fn content_type(headers: &HeaderMap) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-pub fn body_format(kind: &Kind, headers: &HeaderMap) -> Result<BodyFormat> {
+pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat> {
     match content_type(headers) {
         "" | "application/json" => Ok(BodyFormat::Json),
         "application/yaml" | "application/x-yaml" => Ok(BodyFormat::Yaml),
-        _ if kind.builtin().is_some() => Err(Status::unsupported_media_type(&BUILTIN_MEDIA_TYPES)),
         _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
     }
 }

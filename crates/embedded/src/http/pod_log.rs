@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderValue, header};
+use http::{HeaderValue, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -55,7 +55,9 @@ pub(super) async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response> {
     let options = options(call, &pod)?;
     let body = if pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().is_empty() {
         // No node has it yet, so there is nothing to read.
-        Body::empty()
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        return Ok(response);
     } else {
         let Some(logs) = &api.options.logs else {
             return Err(Status::internal(format!(
@@ -95,9 +97,8 @@ fn options(call: &Call, pod: &Value) -> Result<LogOptions> {
         })?),
     };
     match (seconds, time) {
-        (Some(_), Some(_)) => {
-            causes.push(Cause::forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
-        }
+        (Some(_), Some(_)) => causes
+            .push(Cause::forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified")),
         (Some(seconds), None) if seconds < 1 => {
             causes.push(Cause::invalid("sinceSeconds", &seconds.into(), "must be greater than 0"))
         }

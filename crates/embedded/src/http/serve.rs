@@ -78,6 +78,13 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
         let known = kinds.builtin().any(|kind| *kind.group == *path.group && *kind.version == *path.version);
         return if known { Err(Status::unknown_resource()) } else { Ok(not_served()) };
     };
+    if kind.builtin().is_none()
+        && kind.is_namespaced()
+        && path.namespace.is_empty()
+        && !matches!(verb, Verb::List | Verb::Watch)
+    {
+        return Ok(not_served());
+    }
     check_path(&kind, &path, verb)?;
     let accept = negotiate::accept(&kind, &parts.headers, &params)?;
     let call = Call { verb, path, params, headers: parts.headers, identity, kind, kinds, snapshot, accept };
@@ -121,6 +128,7 @@ fn check_path(kind: &Kind, path: &ResourcePath, verb: Verb) -> Result<()> {
         return if fits && known { Ok(()) } else { Err(Status::method_not_allowed()) };
     }
     match kind.subresource(&path.subresource) {
+        None if kind.builtin().is_none() => Err(Status::not_found(kind, &path.name)),
         None => Err(Status::unknown_resource()),
         Some(sub) if sub.verbs.contains(&verb.as_str()) => Ok(()),
         Some(_) => Err(Status::method_not_allowed()),

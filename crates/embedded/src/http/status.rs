@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::respond;
 use crate::apply;
 use crate::auth::Refusal;
-use crate::kinds::{Cause, Kind};
+use crate::kinds::{Builtin, Cause, Kind};
 use crate::patch;
 
 /// The one error that request handling returns.
@@ -172,7 +172,9 @@ impl Status {
     }
 
     pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
-        Self::invalid_named(&kind.group, &kind.kind, name, causes)
+        // Events of both sorts are one type to the server, and faults are told of that one.
+        let group = if kind.builtin() == Some(Builtin::EventV1) { "" } else { &kind.group };
+        Self::invalid_named(group, &kind.kind, name, causes)
     }
 
     pub fn invalid_named(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {

@@ -67,7 +67,7 @@ pub fn serve(api: &Arc<Api>, call: Call) -> Result<Response> {
                 scope,
                 watch,
                 pending: start.into_iter(),
-                initial_end: (options.initial_events == Some(true)).then_some(from),
+                initial_end: (initial && options.bookmarks).then_some(from),
                 bookmarks: options.bookmarks.then_some(ticks),
                 last_bookmark: options.bookmarks && timeout > LAST_BOOKMARK,
                 start: Instant::now(),

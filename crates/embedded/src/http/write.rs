@@ -45,6 +45,14 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
         );
         return Err(unrecognized_plain(kind, &why, bytes));
     }
+    // A custom resource says itself what it is; a built-in kind may leave that to the path.
+    for (field, shown) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
+        let given = decoded.value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if kind.builtin().is_none() && given.is_empty() {
+            let why = format!("Object '{shown}' is missing in '{}'", String::from_utf8_lossy(bytes));
+            return Err(unrecognized_plain(kind, &why, bytes));
+        }
+    }
     check(call, decoded, validation)
 }
 
@@ -266,19 +274,19 @@ pub fn now() -> Timestamp {
 }
 
 fn admit(api: &Api, call: &Call, snapshot: &Snapshot, change: Change<'_>) -> Result<()> {
-    let write = admission::Write {
-        identity: &call.identity,
-        resource: Resource {
-            group: &call.path.group,
-            version: &call.path.version,
-            resource: &call.path.resource,
-            subresource: &call.path.subresource,
-            name: &call.path.name,
-            namespace: call.namespace().unwrap_or_default(),
-        },
-        change,
-    };
+    let write = admission::Write { identity: &call.identity, resource: resource(call), change };
     Ok(admission::admit(&api.options.authorizer, snapshot, &write)?)
+}
+
+fn resource(call: &Call) -> Resource<'_> {
+    Resource {
+        group: &call.path.group,
+        version: &call.path.version,
+        resource: &call.path.resource,
+        subresource: &call.path.subresource,
+        name: &call.path.name,
+        namespace: call.namespace().unwrap_or_default(),
+    }
 }
 
 pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()> {
@@ -336,11 +344,11 @@ fn generated_name(prefix: &str) -> String {
 
 async fn create_named(api: &Api, call: &Call, mut object: Value, options: &WriteOptions) -> Result<Shown> {
     let kind = &call.kind;
-    if let crate::kinds::Origin::Custom(definition) = &kind.origin {
-        if definition.terminating {
-            let message = "create not allowed while custom resource definition is terminating".to_owned();
-            return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
-        }
+    if let crate::kinds::Origin::Custom(definition) = &kind.origin
+        && definition.terminating
+    {
+        let message = "create not allowed while custom resource definition is terminating".to_owned();
+        return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
     }
     let revision = meta::text(meta::of(&object), "resourceVersion");
     if !revision.is_empty() && revision != "0" && !options.is_apply() {
@@ -356,6 +364,7 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
     }
     strategy::default(kind, &mut object);
     let snapshot = api.store.snapshot();
+    admission::complete(&snapshot, resource(call), &mut object)?;
     admit(api, call, &snapshot, Change::Create { object: &object })?;
     // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
     let mut object = if options.is_apply() {
@@ -443,7 +452,7 @@ impl Update<'_> {
         Err(Status::modified(&call.kind, &call.path.name))
     }
 
-    /// An object that is to be changed by uid or revision cannot be made instead.
+    /// An object that is to be changed by its uid cannot be made instead.
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
@@ -455,10 +464,6 @@ impl Update<'_> {
                 stale_uid(&self.call.kind, &self.call.key(), uid, "")
             };
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
-        }
-        let revision = meta::text(meta::of(object), "resourceVersion");
-        if !revision.is_empty() && revision != "0" && !self.options.is_apply() {
-            return Err(Status::not_found(&self.call.kind, &self.call.path.name));
         }
         Ok(())
     }

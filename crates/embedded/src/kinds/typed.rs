@@ -129,7 +129,7 @@ pub fn read_metadata(object: &mut Value) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let mut reader = Reader { unknown: Vec::new(), path: vec!["metadata".to_owned()] };
+    let mut reader = Reader { unknown: Vec::new(), path: Vec::new() };
     reader.value(&Type::Struct(definition), metadata, "")
 }
 
@@ -206,6 +206,14 @@ impl Reader {
             self.path.pop();
         }
         object.retain(|key, value| !value.is_null() && !unknown.contains(key));
+        // Times of conditions are told even where there are none.
+        for field in match short(definition) {
+            "PodCondition" | "JobCondition" => &["lastProbeTime", "lastTransitionTime"][..],
+            "NodeCondition" => &["lastHeartbeatTime", "lastTransitionTime"],
+            _ => &[],
+        } {
+            object.entry(*field).or_insert(Value::Null);
+        }
         Ok(())
     }
 

@@ -17,7 +17,7 @@ const ATTEMPTS: usize = 32;
 
 /// `POST pods/NAME/binding`, and `POST bindings`, where the name is in the object.
 pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.kind, &call.headers)?;
+    let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("CreateOptions", &call.params, &call.headers, Vec::new())?;
     let Some(kind) = call.kinds.find("", "v1", "bindings") else { return Err(Status::unknown_resource()) };
@@ -46,11 +46,11 @@ fn check(binding: &Value) -> Result<&str> {
     if text("/target/name").is_empty() {
         causes.push(Cause::required("target.name", ""));
     }
-    // The real server answers with the list of faults as an internal error; a client is better served by a fault of its own.
-    if causes.is_empty() {
-        Ok(text("/target/name"))
-    } else {
-        Err(Status::invalid_named("", "Binding", meta::name(binding), causes))
+    let said: Vec<String> = causes.iter().map(ToString::to_string).collect();
+    match said.as_slice() {
+        [] => Ok(text("/target/name")),
+        [one] => Err(Status::bare(one.as_str())),
+        many => Err(Status::bare(format!("[{}]", many.join(", ")))),
     }
 }
 
@@ -118,11 +118,11 @@ fn bound(mut pod: Value, binding: &Value, node: &str) -> Value {
     });
     if let Some(fields) = pod.as_object_mut() {
         let status = fields.entry("status").or_insert_with(|| json!({}));
-        if let Some(status) = status.as_object_mut() {
-            if let Some(list) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut() {
-                list.retain(|c| c.get("type").and_then(Value::as_str) != Some("PodScheduled"));
-                list.push(condition);
-            }
+        if let Some(status) = status.as_object_mut()
+            && let Some(list) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut()
+        {
+            list.retain(|c| c.get("type").and_then(Value::as_str) != Some("PodScheduled"));
+            list.push(condition);
         }
     }
     pod

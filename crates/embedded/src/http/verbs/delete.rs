@@ -47,7 +47,7 @@ impl DeleteOptions {
         let given = if bytes.is_empty() {
             from_query(&call.params)?
         } else {
-            let format = negotiate::body_format(&call.kind, &call.headers).unwrap_or(BodyFormat::Json);
+            let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
             let decoded = decode::decode(&bytes, format).map_err(|why| {
                 Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
             })?;
@@ -384,10 +384,10 @@ fn set_deletion(object: &mut Value, when: Timestamp, grace: i64) {
 }
 
 fn count_generation(object: &mut Value) {
-    if let Some(metadata) = meta::of_mut(object) {
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
-        }
+    if let Some(metadata) = meta::of_mut(object)
+        && let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0)
+    {
+        metadata.insert("generation".to_owned(), (generation + 1).into());
     }
 }
 

@@ -41,7 +41,7 @@ pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
 
 /// `POST serviceaccounts/NAME/token`.
 pub async fn token_request(api: &Api, call: Call, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.kind, &call.headers)?;
+    let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let decoded = decode::decode(&bytes, format).map_err(Status::bad_request)?;
     let namespace = call.namespace().unwrap_or_default();
@@ -65,7 +65,7 @@ pub async fn token_request(api: &Api, call: Call, body: Body) -> Result<Response
 }
 
 async fn read(api: &Api, call: &Call, body: Body) -> Result<(Value, Vec<String>)> {
-    let format = negotiate::body_format(&call.kind, &call.headers)?;
+    let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("CreateOptions", &call.params, &call.headers, Vec::new())?;
     let incoming = write::read(call, &bytes, format, options.validation)?;

@@ -13,7 +13,7 @@ use crate::kinds::meta;
 use crate::kinds::strategy::{self, Part};
 
 pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Response> {
-    let format = negotiate::body_format(&call.kind, &call.headers)?;
+    let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
     let options = WriteOptions::parse("UpdateOptions", &call.params, &call.headers, Vec::new())?;
     let mut incoming = write::read(&call, &bytes, format, options.validation)?;

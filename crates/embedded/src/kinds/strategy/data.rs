@@ -174,6 +174,10 @@ pub(super) fn validate_event(kind: &Kind, event: &Value) -> Vec<Cause> {
         {
             causes.push(mismatch());
         }
+        if v1 {
+            causes.push(Cause::required("eventTime", ""));
+            causes.extend(event_type(event));
+        }
         return causes;
     }
     if about.is_empty() && !["default", "kube-system"].contains(&namespace) {
@@ -196,7 +200,16 @@ pub(super) fn validate_event(kind: &Kind, event: &Value) -> Vec<Cause> {
     if text(event, message).len() > 1024 {
         causes.push(Cause::invalid("message", &"".into(), "can have at most 1024 characters"));
     }
+    if v1 {
+        causes.extend(event_type(event));
+    }
     causes
+}
+
+fn event_type(event: &Value) -> Option<Cause> {
+    let given = text(event, "/type");
+    let wrong = !["Normal", "Warning"].contains(&given);
+    wrong.then(|| Cause::invalid("type", &given.into(), &format!("has invalid value: {given}")))
 }
 
 pub(super) fn validate_ingress(ingress: &Value) -> Vec<Cause> {
@@ -205,7 +218,7 @@ pub(super) fn validate_ingress(ingress: &Value) -> Vec<Cause> {
     if rules.is_empty() && ingress.pointer("/spec/defaultBackend").is_none() {
         causes.push(Cause::invalid(
             "spec",
-            &Value::Array(rules.to_vec()),
+            &Value::Null,
             "either `defaultBackend` or `rules` must be specified",
         ));
     }

@@ -38,13 +38,10 @@ pub(super) fn fill(builtin: Builtin, object: &mut Value) {
             }
         }
         Builtin::CustomResourceDefinition => definition(object),
-        Builtin::Role | Builtin::ClusterRole => {
-            if let Some(fields) = object.as_object_mut() {
-                fields.entry("rules").or_insert(Value::Null);
-            }
-        }
         Builtin::RoleBinding | Builtin::ClusterRoleBinding => binding(object),
-        Builtin::Event
+        Builtin::Role
+        | Builtin::ClusterRole
+        | Builtin::Event
         | Builtin::EventV1
         | Builtin::Binding
         | Builtin::ConfigMap
@@ -215,10 +212,9 @@ fn job(object: &mut Value) {
     let own_labels = meta::of(object).get("labels").and_then(Value::as_object).is_some_and(|l| !l.is_empty());
     if let (Some(labels), false) =
         (labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())), own_labels)
+        && let Some(metadata) = meta::of_mut(object)
     {
-        if let Some(metadata) = meta::of_mut(object) {
-            metadata.insert("labels".to_owned(), labels);
-        }
+        metadata.insert("labels".to_owned(), labels);
     }
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if !spec.contains_key("completions") && !spec.contains_key("parallelism") {

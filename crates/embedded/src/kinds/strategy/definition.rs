@@ -60,6 +60,7 @@ pub(super) fn validate(object: &Value, old: Option<&Value>) -> Vec<Cause> {
     }
     validate_versions(object, &mut causes);
     validate_names(object, &mut causes);
+    validate_schemas(object, &mut causes);
     validate_stored(object, &mut causes);
     let protected = group == "k8s.io"
         || group == "kubernetes.io"
@@ -85,8 +86,6 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
     let mut names = BTreeSet::new();
     let mut unique = true;
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned();
-    // Schemas that are all the same are one schema to the server, and its faults are told at that one place.
-    let shared = versions.iter().all(|version| schema(version) == versions.first().and_then(schema));
     for (index, version) in versions.iter().enumerate() {
         if schema(version).is_none() {
             causes.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
@@ -100,19 +99,11 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
         if !errors.is_empty() {
             causes.push(Cause::invalid(format!("{at}.name"), &name.into(), &errors.join(",")));
         }
-        if let Some(schema) = schema(version).filter(|_| !shared || index == 0) {
-            let path = if shared { SCHEMA_PATH.to_owned() } else { format!("{at}.schema.openAPIV3Schema") };
-            let has_status = version.pointer("/subresources/status").is_some();
-            let subresource = if has_status { Subresource::Status } else { Subresource::None };
-            if let Err(errors) = Node::parse_at(&schema, &path, subresource) {
-                causes.extend(errors.into_iter().map(Cause::from));
-            }
-        }
         for (column_at, column) in items(version, "/additionalPrinterColumns").iter().enumerate() {
             validate_column(column, &format!("{at}.additionalPrinterColumns[{column_at}]"), causes);
         }
     }
-    let listed = Value::Array(versions.to_vec());
+    let listed = internal_versions(versions);
     if !unique {
         causes.push(Cause::invalid("spec.versions", &listed, "must contain unique version names"));
     }
@@ -124,6 +115,61 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
             "must have exactly one version marked as storage version",
         ));
     }
+    // The first version was once a field of its own, and is still checked as one.
+    if let Some(name) = versions.first().map(|v| text(v, "/name")) {
+        let errors = format::dns_1035_label(name);
+        if !errors.is_empty() {
+            causes.push(Cause::invalid("spec.version", &name.into(), &errors.join(",")));
+        }
+    }
+}
+
+/// Schemas that are all the same are one schema to the server, and its faults are told at that one place.
+fn one_schema(versions: &[Value]) -> bool {
+    let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned();
+    versions.iter().all(|version| schema(version) == versions.first().and_then(schema))
+}
+
+fn validate_schemas(object: &Value, causes: &mut Vec<Cause>) {
+    let versions = items(object, "/spec/versions");
+    let shared = one_schema(versions);
+    for (index, version) in versions.iter().enumerate() {
+        let Some(schema) = version.pointer("/schema/openAPIV3Schema").filter(|_| !shared || index == 0)
+        else {
+            continue;
+        };
+        let path = if shared {
+            SCHEMA_PATH.to_owned()
+        } else {
+            format!("spec.versions[{index}].schema.openAPIV3Schema")
+        };
+        let has_status = version.pointer("/subresources/status").is_some();
+        let subresource = if has_status { Subresource::Status } else { Subresource::None };
+        if let Err(errors) = Node::parse_at(schema, &path, subresource) {
+            causes.extend(errors.into_iter().map(Cause::from));
+        }
+    }
+}
+
+/// Versions as the real server's own type prints them in a fault. What all share is not theirs.
+fn internal_versions(versions: &[Value]) -> Value {
+    let shared = one_schema(versions);
+    let shown = versions.iter().map(|version| {
+        let own = |field: &str| version.get(field).filter(|_| !shared).cloned().unwrap_or_default();
+        let flag = |field: &str| version.get(field).cloned().unwrap_or_else(|| false.into());
+        json!({
+            "Name": text(version, "/name"),
+            "Served": flag("served"),
+            "Storage": flag("storage"),
+            "Deprecated": flag("deprecated"),
+            "DeprecationWarning": version.get("deprecationWarning").cloned().unwrap_or_default(),
+            "Schema": own("schema"),
+            "Subresources": own("subresources"),
+            "AdditionalPrinterColumns": own("additionalPrinterColumns"),
+            "SelectableFields": own("selectableFields"),
+        })
+    });
+    shown.collect()
 }
 
 fn validate_column(column: &Value, at: &str, causes: &mut Vec<Cause>) {
@@ -188,6 +234,13 @@ fn validate_names(object: &Value, causes: &mut Vec<Cause>) {
 
 fn validate_stored(object: &Value, causes: &mut Vec<Cause>) {
     let versions: BTreeSet<&str> = items(object, "/spec/versions").iter().map(|v| text(v, "/name")).collect();
+    if items(object, "/status/storedVersions").is_empty() {
+        causes.push(Cause::invalid(
+            "status.storedVersions",
+            &Value::Null,
+            "must have at least one stored version",
+        ));
+    }
     for (index, version) in items(object, "/status/storedVersions").iter().enumerate() {
         let name = version.as_str().unwrap_or_default();
         if !versions.contains(name) {

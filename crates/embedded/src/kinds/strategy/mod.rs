@@ -58,6 +58,7 @@ pub fn default(kind: &Kind, object: &mut Value) {
 
 /// Makes a new object ready: what only the server may say is set or taken out. Name and uid are there already.
 pub fn prepare_create(kind: &Kind, object: &mut Value) {
+    complete(kind, object);
     if let Some(metadata) = meta::of_mut(object) {
         metadata.remove("generation");
     }
@@ -76,10 +77,12 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
             let status = json!({"phase": "Pending", "qosClass": pod::quality(object)});
             set(object, "status", status);
             pod::gate(object);
+            pod::admit(object);
             start_generation(object);
         }
         Some(Builtin::Job) => {
             job::select(object);
+            defaults::fill(Builtin::Job, object);
             set(object, "status", json!({}));
             start_generation(object);
         }
@@ -128,8 +131,73 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
     }
 }
 
+/// Fields that every object of a kind shows, empty or not. Nobody owns them by leaving them out.
+fn complete(kind: &Kind, object: &mut Value) {
+    let Some(fields) = object.as_object_mut() else { return };
+    match kind.builtin() {
+        Some(Builtin::Event) => {
+            for (field, value) in [
+                ("involvedObject", json!({})),
+                ("source", json!({})),
+                ("reportingComponent", json!("")),
+                ("reportingInstance", json!("")),
+            ] {
+                fields.entry(field).or_insert(value);
+            }
+            for field in ["firstTimestamp", "lastTimestamp", "eventTime"] {
+                fields.entry(field).or_insert(Value::Null);
+            }
+        }
+        Some(Builtin::EventV1) => {
+            for (field, value) in [
+                ("regarding", json!({})),
+                ("deprecatedSource", json!({})),
+                ("reportingController", json!("")),
+                ("reportingInstance", json!("")),
+            ] {
+                fields.entry(field).or_insert(value);
+            }
+            for field in ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "eventTime"] {
+                fields.entry(field).or_insert(Value::Null);
+            }
+        }
+        Some(Builtin::Node) => {
+            fields.entry("spec").or_insert_with(|| json!({}));
+            let status = part(object, "status");
+            status.entry("daemonEndpoints").or_insert_with(|| json!({"kubeletEndpoint": {"Port": 0}}));
+            let info = status.entry("nodeInfo").or_insert_with(|| json!({}));
+            for field in NODE_INFO {
+                if let Some(info) = info.as_object_mut() {
+                    info.entry(field).or_insert_with(|| "".into());
+                }
+            }
+        }
+        Some(Builtin::Role | Builtin::ClusterRole) => {
+            fields.entry("rules").or_insert(Value::Null);
+        }
+        Some(Builtin::Job | Builtin::Lease | Builtin::Ingress | Builtin::Namespace | Builtin::Pod) => {
+            fields.entry("spec").or_insert_with(|| json!({}));
+        }
+        Some(_) | None => {}
+    }
+}
+
+const NODE_INFO: [&str; 10] = [
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+];
+
 /// Puts back what this kind of write may not change, and counts the generation up if what remains changed.
 pub fn prepare_update(kind: &Kind, part: Part, object: &mut Value, old: &Value) {
+    complete(kind, object);
     match part {
         Part::Main => keep(object, old, kept_by_main(kind)),
         Part::Status => keep_all_but_status(kind, object, old),
@@ -290,7 +358,9 @@ pub fn validate_create(kind: &Kind, object: &Value) -> Vec<Cause> {
 pub fn validate_update(kind: &Kind, part: Part, object: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = match &kind.origin {
         // The real server checks the metadata twice, and tells each fault twice among the causes.
-        Origin::Builtin(_) => [meta::validate_update(object, old), meta::validate_update(object, old)].concat(),
+        Origin::Builtin(_) => {
+            [meta::validate_update(object, old), meta::validate_update(object, old)].concat()
+        }
         Origin::Custom(_) => {
             let mut causes = meta::validate_update(object, old);
             causes.extend(custom_type(kind, object));

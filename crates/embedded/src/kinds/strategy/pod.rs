@@ -44,6 +44,26 @@ pub(super) fn gate(pod: &mut Value) {
     super::part(pod, "status").insert("conditions".to_owned(), json!([condition]));
 }
 
+/// What the real server's admission adds to a pod that says nothing about it.
+pub(super) fn admit(pod: &mut Value) {
+    let spec = super::part(pod, "spec");
+    spec.entry("priority").or_insert_with(|| 0.into());
+    spec.entry("preemptionPolicy").or_insert_with(|| "PreemptLowerPriority".into());
+    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
+    let Some(list) = tolerations.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = list.iter().any(|t| {
+            let (own, effect) = (text(t, "/key"), text(t, "/effect"));
+            (own == key || own.is_empty()) && (effect == "NoExecute" || effect.is_empty())
+        });
+        if !tolerated {
+            list.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
+        }
+    }
+}
+
 /// How long a deletion waits. A pod that no node has, or that has ended, is gone at once.
 pub(super) fn grace(pod: &Value, asked: Option<i64>) -> i64 {
     if text(pod, "/spec/nodeName").is_empty() || ["Failed", "Succeeded"].contains(&text(pod, "/status/phase"))
@@ -142,9 +162,7 @@ fn one_of(spec: &Value, path: &str, field: &str, supported: &[&str], causes: &mu
     if value.is_empty() {
         causes.push(Cause::required(format!("{path}.{field}"), ""));
     } else if !supported.contains(&value) {
-        let mut sorted = supported.to_vec();
-        sorted.sort_unstable();
-        causes.push(Cause::not_supported(format!("{path}.{field}"), &value.into(), &sorted));
+        causes.push(Cause::not_supported(format!("{path}.{field}"), &value.into(), supported));
     }
 }
 

@@ -64,7 +64,7 @@ fn validate_binding(builtin: Builtin, binding: &Value, old: Option<&Value>) -> V
     let none = Value::Null;
     let role = binding.get("roleRef").unwrap_or(&none);
     if old.is_some_and(|old| old.get("roleRef").unwrap_or(&none) != role) {
-        // The server shows its own type here, whose fields have no JSON names.
+        // The real server prints its own type here.
         let shown = json!({"APIGroup": text(role, "/apiGroup"), "Kind": text(role, "/kind"), "Name": text(role, "/name")});
         causes.push(Cause::invalid("roleRef", &shown, "cannot change roleRef"));
     }
