@@ -37,7 +37,8 @@ pub struct Incoming {
 /// Reads an object of the call's kind from a body.
 pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldValidation) -> Result<Incoming> {
     let kind = &call.kind;
-    let decoded = decode::decode(bytes, format).map_err(|why| unrecognized(kind, &why, bytes))?;
+    let decoded =
+        decode::decode(bytes, format, kind.definition).map_err(|why| unrecognized(kind, &why, bytes))?;
     if !decoded.value.is_object() {
         let why = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
