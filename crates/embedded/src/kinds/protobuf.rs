@@ -222,10 +222,10 @@ fn fields(
         let (number, wire) = part?;
         let Some(field) = message.get(&number) else { continue };
         if field.name.is_empty() {
-            if let (Kind::Message(inner), Wire::Bytes(bytes)) = (field.kind, &wire) {
-                if let Some(inner) = MESSAGES.get(inner) {
-                    fields(inner, bytes, object, depth + 1)?;
-                }
+            if let (Kind::Message(inner), Wire::Bytes(bytes)) = (field.kind, &wire)
+                && let Some(inner) = MESSAGES.get(inner)
+            {
+                fields(inner, bytes, object, depth + 1)?;
             }
             continue;
         }
