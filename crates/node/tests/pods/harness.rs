@@ -16,7 +16,7 @@ use node::process;
 use node::records::{Attempt, LogLimits, Records};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// Much longer than anything takes; it only ends a wait for something broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub(crate) struct Harness {
     pub(crate) namespace: String,
     pub(crate) config: Config,
     root: PathBuf,
-    task: Option<JoinHandle<Result<(), node::Error>>>,
+    task: JoinSet<Result<(), node::Error>>,
 }
 
 fn unique(prefix: &str) -> String {
@@ -67,9 +67,9 @@ impl Harness {
         };
         change(&mut config);
         let namespace = unique("pods");
-        let mut harness = Harness { client, namespace, config, root, task: None };
+        let mut harness = Harness { client, namespace, config, root, task: JoinSet::new() };
         harness.make_namespace().await;
-        harness.start();
+        harness.start().await;
         harness
     }
 
@@ -84,16 +84,17 @@ impl Harness {
         .await;
     }
 
-    pub(crate) fn start(&mut self) {
-        let node = node::Node::open(self.config.clone()).unwrap();
-        self.task = Some(tokio::spawn(node.run(self.client.clone())));
+    pub(crate) async fn start(&mut self) {
+        // A process that another test is just starting may still hold a copy of the old lock, until it executes.
+        let node =
+            until("the old node's lock is free", || async { node::Node::open(self.config.clone()).ok() })
+                .await;
+        self.task.spawn(node.run(self.client.clone()));
     }
 
     /// As if the process had been killed: nothing is said to anybody, the shims stay.
     pub(crate) async fn crash(&mut self) {
-        let task = self.task.take().unwrap();
-        task.abort();
-        let _ = task.await;
+        self.task.shutdown().await;
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -193,9 +194,7 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.abort();
-        }
+        self.task.abort_all();
         // Whatever still runs under a shim of this node goes with the test, passed or failed.
         let table = process::table().unwrap_or_default();
         for entry in &table {
