@@ -187,6 +187,23 @@ impl Harness {
         }
     }
 
+    /// Whatever still runs under a shim of this node goes with the test, passed or failed.
+    fn kill_everything(&self) -> usize {
+        let table = process::table().unwrap_or_default();
+        let mut killed = 0;
+        for entry in &table {
+            let arguments = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
+            if String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy()) {
+                for below in process::descendants(&table, entry.process.pid) {
+                    let _ = below.process.signal(Signal::KILL);
+                }
+                let _ = entry.process.signal(Signal::KILL);
+                killed += 1;
+            }
+        }
+        killed
+    }
+
     pub(crate) fn volume(&self, pod: &Value, name: &str) -> PathBuf {
         self.config.pods.join(pod["metadata"]["uid"].as_str().unwrap()).join("volumes").join(name)
     }
@@ -195,18 +212,17 @@ impl Harness {
 impl Drop for Harness {
     fn drop(&mut self) {
         self.task.abort_all();
-        // Whatever still runs under a shim of this node goes with the test, passed or failed.
-        let table = process::table().unwrap_or_default();
-        for entry in &table {
-            let arguments = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
-            if String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy()) {
-                for below in process::descendants(&table, entry.process.pid) {
-                    let _ = below.process.signal(Signal::KILL);
-                }
-                let _ = entry.process.signal(Signal::KILL);
+        // The node may be in the middle of a step, and a shim about to write: until both are over, the directory can
+        // come back.
+        for _ in 0..500 {
+            let clean = self.kill_everything() == 0 && !self.root.exists();
+            let _ = std::fs::remove_dir_all(&self.root);
+            if clean && self.task.try_join_next().is_none() && self.task.is_empty() {
+                return;
             }
+            while self.task.try_join_next().is_some() {}
+            std::thread::park_timeout(Duration::from_millis(10));
         }
-        let _ = std::fs::remove_dir_all(&self.root);
     }
 }
 
