@@ -127,10 +127,9 @@ async fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
 pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> {
     let root = root.canonicalize().context("find the demo repository")?;
     let manager = PatchParams::apply("terrane-demo").force();
-    let meta = |kind: &str, name: &str| json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE } });
-    let with = |mut object: serde_json::Value, spec: serde_json::Value| {
-        object["spec"] = spec;
-        object
+    let object = |kind: &str, name: &str, spec: serde_json::Value| {
+        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec })
     };
     let url = format!("file://{}", root.display());
     let repository = object(

@@ -259,12 +259,10 @@ async fn preserved(s: Scope) -> Result<()> {
 async fn strict_unknown(s: Scope) -> Result<()> {
     let things =
         things(&s, &json!({"type": "object", "properties": {"a": {"type": "string"}}}), &json!({})).await?;
-    let message = format!(
-        "Thing in version \"v1\" cannot be handled as a Thing: strict decoding error: unknown field \"spec.b\""
-    );
+    let message = "Thing in version \"v1\" cannot be handled as a Thing: strict decoding error: unknown field \"spec.b\"";
     s.post(&format!("{}?fieldValidation=Strict", things.path), &things.thing("a", json!({"b": "2"})))
         .await?
-        .refused(400, "BadRequest", &message)?;
+        .refused(400, "BadRequest", message)?;
     things.done(&s).await
 }
 
@@ -456,10 +454,14 @@ async fn wrong_kind(s: Scope) -> Result<()> {
 
 async fn discovery_follows(s: Scope) -> Result<()> {
     let things = things(&s, &json!({"type": "object"}), &json!({})).await?;
-    let found = s.until(&format!("/apis/{}/v1", things.group), |a| a.code == 200).await?.json()?;
+    let mut found = s.until(&format!("/apis/{}/v1", things.group), |a| a.code == 200).await?.json()?;
+    // An opaque number that says when stored objects have to be rewritten.
+    if let Some(found) = found.pointer_mut("/resources/0").and_then(Value::as_object_mut) {
+        found.remove("storageVersionHash");
+    }
     same!(
         found["resources"],
-        json!([{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"], "storageVersionHash": found["resources"][0]["storageVersionHash"]}])
+        json!([{"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]}])
     );
     let path = format!("/openapi/v3/apis/{}/v1", things.group);
     s.until(&path, |a| a.code == 200 && a.text().contains("\"kind\":\"Thing\"")).await?;

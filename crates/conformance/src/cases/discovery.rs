@@ -106,6 +106,18 @@ async fn aggregated_core(s: Scope) -> Result<()> {
     let pods = find(&found["items"][0]["versions"][0]["resources"], "resource", "pods");
     same!(pods["responseKind"], json!({"group": "", "version": "", "kind": "Pod"}));
     same!(pods["scope"], "Namespaced");
+    let status = find(&pods["subresources"], "subresource", "status");
+    same!(status["responseKind"], json!({"group": "", "version": "", "kind": "Pod"}));
+    let token = find(
+        &find(&found["items"][0]["versions"][0]["resources"], "resource", "serviceaccounts")["subresources"],
+        "subresource",
+        "token",
+    )
+    .clone();
+    same!(
+        token["responseKind"],
+        json!({"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"})
+    );
     same!(find(&pods["subresources"], "subresource", "status")["verbs"], json!(["get", "patch", "update"]));
     Ok(())
 }
@@ -123,6 +135,18 @@ async fn aggregated_groups(s: Scope) -> Result<()> {
     same!(batch["versions"][0]["freshness"], "Current");
     let jobs = find(&batch["versions"][0]["resources"], "resource", "jobs").clone();
     same!(jobs["singularResource"], "job");
+    same!(jobs["responseKind"], json!({"group": "", "version": "", "kind": "Job"}));
+    let terrane = found["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|item| item["metadata"]["name"] == "terrane.dev");
+    let terrane = terrane.cloned().unwrap_or_default();
+    let layers = find(&terrane["versions"][0]["resources"], "resource", "terraformlayers").clone();
+    same!(
+        layers["responseKind"],
+        json!({"group": "terrane.dev", "version": "v1alpha1", "kind": "TerraformLayer"})
+    );
     Ok(())
 }
 

@@ -125,12 +125,10 @@ async fn token_bound_to_a_pod(s: Scope) -> Result<()> {
     same!(extra["authentication.kubernetes.io/pod-uid"], json!([uid]));
     let request =
         json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "other"}}});
-    let message = format!(
-        "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated"
-    );
+    let message = "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (other) does not match the UID in record. The object might have been deleted and then recreated";
     s.post(&format!("{ns}/serviceaccounts/default/token"), &request)
         .await?
-        .refused(409, "Conflict", &message)?;
+        .refused(409, "Conflict", message)?;
     Ok(())
 }
 

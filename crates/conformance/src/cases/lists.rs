@@ -155,7 +155,7 @@ async fn revision_zero(s: Scope) -> Result<()> {
 
 async fn revision_exact(s: Scope) -> Result<()> {
     let path = three(&s).await?;
-    let then = revision(&s.get(&path).await?.code(200)?);
+    let then = revision(&s.get(&format!("{path}?limit=1")).await?.code(200)?);
     s.delete(&format!("{path}/lab-b")).await?.ok()?;
     let list =
         s.get(&format!("{path}?resourceVersion={then}&resourceVersionMatch=Exact")).await?.code(200)?;

@@ -37,7 +37,8 @@ pub struct Incoming {
 /// Reads an object of the call's kind from a body.
 pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldValidation) -> Result<Incoming> {
     let kind = &call.kind;
-    let decoded = decode::decode(bytes, format).map_err(|why| unrecognized(kind, &why, bytes))?;
+    let decoded =
+        decode::decode(bytes, format, kind.definition).map_err(|why| unrecognized(kind, &why, bytes))?;
     if !decoded.value.is_object() {
         let why = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
@@ -57,7 +58,7 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
 }
 
 fn unrecognized(kind: &Kind, why: &str, bytes: &[u8]) -> Status {
-    let why = if why.starts_with("error converting YAML") {
+    let why = if let Some(why) = why.strip_prefix("error converting YAML to JSON: ") {
         why.to_owned()
     } else {
         format!("couldn't get version/kind; json parse error: {why}")
@@ -350,6 +351,10 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
         let message = "create not allowed while custom resource definition is terminating".to_owned();
         return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
     }
+    let revision = meta::text(meta::of(&object), "resourceVersion");
+    if !revision.is_empty() && revision != "0" && !options.is_apply() {
+        return Err(Status::bare("resourceVersion should not be set on objects to be created".to_owned()));
+    }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
         for server_set in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -452,7 +457,13 @@ impl Update<'_> {
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
-            let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
+            let why = if self.options.is_apply() {
+                format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                )
+            } else {
+                stale_uid(&self.call.kind, &self.call.key(), uid, "")
+            };
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
         }
         Ok(())

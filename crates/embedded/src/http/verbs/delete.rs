@@ -48,9 +48,11 @@ impl DeleteOptions {
             from_query(&call.params)?
         } else {
             let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
-            let decoded = decode::decode(&bytes, format).map_err(|why| {
-                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
-            })?;
+            let decoded =
+                decode::decode(&bytes, format, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+                    .map_err(|why| {
+                        Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+                    })?;
             if decoded
                 .value
                 .get("kind")
