@@ -86,7 +86,10 @@ fn blank_fields(place: &Place<'_>, depth: usize) -> Map<String, Value> {
     let Some(node) = place.node().filter(|_| depth < DEEPEST) else { return Map::new() };
     let by_value = node.properties.iter().filter(|(_, field)| field.default == Some(json!({})));
     // A list that must be there is there as null, and is not added but changed when it gets elements.
-    let lists = node.properties.iter().filter(|(name, field)| field.kind == Some(Type::Array) && node.required.contains(name));
+    let lists = node
+        .properties
+        .iter()
+        .filter(|(name, field)| field.kind == Some(Type::Array) && node.required.contains(name));
     by_value
         .map(|(name, _)| (name.clone(), Value::Object(blank_fields(&place.field(name).place, depth + 1))))
         .chain(lists.map(|(name, _)| (name.clone(), Value::Null)))

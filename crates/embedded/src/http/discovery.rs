@@ -1,8 +1,8 @@
 //! What is served: health, version and discovery, in the old form (a document a version) and the aggregated one.
 
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
 use base64::Engine;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -165,7 +165,10 @@ fn legacy(kind: &Kind) -> Vec<Value> {
 
 /// Changes when objects of the kind are stored in another version.
 fn storage_hash(kind: &Kind) -> String {
-    let stored = kind.storage_version.split_once('/').map_or((String::new(), &*kind.storage_version), |(group, version)| (group.to_owned(), version));
+    let stored = kind
+        .storage_version
+        .split_once('/')
+        .map_or((String::new(), &*kind.storage_version), |(group, version)| (group.to_owned(), version));
     let digest = Sha256::digest(format!("{}/{}/{}", stored.0, stored.1, kind.kind));
     base64::engine::general_purpose::STANDARD.encode(digest.get(..8).unwrap_or_default())
 }

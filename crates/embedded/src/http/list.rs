@@ -66,7 +66,11 @@ pub fn answer(call: &Call, page: &Page) -> Result<Response> {
                 .iter()
                 .map(|object| table::row(&call.kind, &view::value(&call.kind, object), include, now))
                 .collect();
-            respond::encoded(call.accept, StatusCode::OK, &table::whole(&call.kind, rows, metadata(call, page)))
+            respond::encoded(
+                call.accept,
+                StatusCode::OK,
+                &table::whole(&call.kind, rows, metadata(call, page)),
+            )
         }
     }
 }
@@ -164,7 +168,8 @@ fn token(revision: u64, start: String) -> String {
 
 /// The snapshot and the place that a token stands for. It is not trusted: whatever it says, it only ever names a place in this collection.
 fn continued(api: &Api, token: &str) -> Result<(Snapshot, (String, String))> {
-    let invalid = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+    let invalid =
+        |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
     let bytes = ENCODING.decode(token).map_err(|error| {
         let at = match error {
             base64::DecodeError::InvalidByte(at, _)
@@ -223,7 +228,9 @@ fn metadata(call: &Call, page: &Page) -> Value {
     let mut metadata = json!({"resourceVersion": page.snapshot.revision().to_string()});
     // Lists of custom resources show the token also where there is none.
     let whole = call.accept.shape == Shape::Whole;
-    if let (None, true, None, Some(fields)) = (call.kind.builtin(), whole, &page.token, metadata.as_object_mut()) {
+    if let (None, true, None, Some(fields)) =
+        (call.kind.builtin(), whole, &page.token, metadata.as_object_mut())
+    {
         fields.insert("continue".to_owned(), "".into());
     }
     if let (Some(token), Some(fields)) = (&page.token, metadata.as_object_mut()) {

@@ -40,7 +40,8 @@ pub enum Include {
 }
 
 /// What kube-apiserver says it reads and writes. Protobuf we read and never write: every client takes JSON for an answer.
-const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const MEDIA_TYPES: [&str; 3] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 struct Clause<'a> {
     media_type: &'a str,

@@ -97,9 +97,8 @@ fn options(call: &Call, pod: &Value) -> Result<LogOptions> {
         })?),
     };
     match (seconds, time) {
-        (Some(_), Some(_)) => {
-            causes.push(Cause::forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
-        }
+        (Some(_), Some(_)) => causes
+            .push(Cause::forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified")),
         (Some(seconds), None) if seconds < 1 => {
             causes.push(Cause::invalid("sinceSeconds", &seconds.into(), "must be greater than 0"))
         }

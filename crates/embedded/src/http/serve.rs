@@ -78,7 +78,11 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
         let known = kinds.builtin().any(|kind| *kind.group == *path.group && *kind.version == *path.version);
         return if known { Err(Status::unknown_resource()) } else { Ok(not_served()) };
     };
-    if kind.builtin().is_none() && kind.is_namespaced() && path.namespace.is_empty() && !matches!(verb, Verb::List | Verb::Watch) {
+    if kind.builtin().is_none()
+        && kind.is_namespaced()
+        && path.namespace.is_empty()
+        && !matches!(verb, Verb::List | Verb::Watch)
+    {
         return Ok(not_served());
     }
     check_path(&kind, &path, verb)?;

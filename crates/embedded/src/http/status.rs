@@ -248,7 +248,8 @@ impl Status {
 
     /// 415 and 406 of built-in kinds, which the router below the API answers.
     pub fn routed(code: StatusCode, message: &str) -> Self {
-        let reason = if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
+        let reason =
+            if code == StatusCode::NOT_ACCEPTABLE { "NotAcceptable" } else { "UnsupportedMediaType" };
         Self::new(code, reason, message).with_empty_details()
     }
 

@@ -111,9 +111,14 @@ pub fn event_core(object: Value) -> Value {
 fn renamed(object: Value, api_version: &str, other_name: impl Fn(&str) -> Option<&'static str>) -> Value {
     let Value::Object(fields) = object else { return object };
     let to_v1 = api_version != "v1";
-    let omitted = |key: &str, value: &Value| to_v1 && ["reportingComponent", "reportingInstance"].contains(&key) && *value == "";
-    let mut changed: Map<String, Value> =
-        fields.into_iter().filter(|(key, value)| !omitted(key, value)).map(|(key, value)| (other_name(&key).map_or(key, str::to_owned), value)).collect();
+    let omitted = |key: &str, value: &Value| {
+        to_v1 && ["reportingComponent", "reportingInstance"].contains(&key) && *value == ""
+    };
+    let mut changed: Map<String, Value> = fields
+        .into_iter()
+        .filter(|(key, value)| !omitted(key, value))
+        .map(|(key, value)| (other_name(&key).map_or(key, str::to_owned), value))
+        .collect();
     changed.insert("apiVersion".to_owned(), api_version.into());
     Value::Object(changed)
 }

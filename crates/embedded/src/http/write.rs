@@ -18,7 +18,7 @@ use crate::apply::{self, FieldSet, Schema, Writer};
 use crate::auth::Resource;
 use crate::auth::admission::{self, Change};
 use crate::kinds::strategy::{self, Part};
-use crate::kinds::{BuiltinSchemas, Cause, Kind, meta, typed};
+use crate::kinds::{Builtin, BuiltinSchemas, Cause, Kind, Origin, meta, typed};
 use crate::schema;
 use crate::store::{Key, Op, Snapshot, Stored, WriteError};
 
@@ -37,7 +37,8 @@ pub struct Incoming {
 /// Reads an object of the call's kind from a body.
 pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldValidation) -> Result<Incoming> {
     let kind = &call.kind;
-    let decoded = decode::decode(bytes, format, kind.definition).map_err(|why| unrecognized(kind, &why, bytes))?;
+    let decoded =
+        decode::decode(bytes, format, kind.definition).map_err(|why| unrecognized(kind, &why, bytes))?;
     if !decoded.value.is_object() {
         let why = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
@@ -242,7 +243,7 @@ pub fn writer<'a>(call: &'a Call, part: Part, manager: &'a str, now: Timestamp) 
     let kind = &call.kind;
     let reset: &FieldSet = match (part, kind.builtin()) {
         (Part::Main, _) if kind.has_status() => &STATUS_ONLY,
-        (Part::Status, Some(crate::kinds::Builtin::Pod)) => &POD_STATUS,
+        (Part::Status, Some(Builtin::Pod)) => &POD_STATUS,
         (Part::Status, Some(_)) => &SPEC_ONLY,
         (Part::Status, None) => &SPEC_AND_METADATA,
         (Part::Main | Part::Finalize, _) => &NO_FIELDS,
@@ -344,11 +345,11 @@ fn generated_name(prefix: &str) -> String {
 
 async fn create_named(api: &Api, call: &Call, mut object: Value, options: &WriteOptions) -> Result<Shown> {
     let kind = &call.kind;
-    if let crate::kinds::Origin::Custom(definition) = &kind.origin {
-        if definition.terminating {
-            let message = "create not allowed while custom resource definition is terminating".to_owned();
-            return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
-        }
+    if let Origin::Custom(definition) = &kind.origin
+        && definition.terminating
+    {
+        let message = "create not allowed while custom resource definition is terminating".to_owned();
+        return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
     }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
@@ -526,7 +527,9 @@ impl Update<'_> {
             }
             Ok(revision) if revision == stored.revision => {}
             Ok(_) => return Err(Status::modified(kind, name)),
-            Err(_) => return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax"))),
+            Err(_) => {
+                return Err(Status::bare(format!("strconv.ParseUint: parsing {given:?}: invalid syntax")));
+            }
         }
         if let Some(metadata) = meta::of_mut(object) {
             metadata.insert("resourceVersion".to_owned(), stored.revision.to_string().into());
@@ -568,15 +571,19 @@ impl From<Status> for Lost {
 fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let place = match (kind.builtin(), &*kind.plural) {
         (None, plural) => format!("{}/{plural}", kind.group),
-        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => format!("apiextensions.k8s.io/{plural}"),
-        (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
-        (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
+        (Some(Builtin::CustomResourceDefinition), plural) => {
+            format!("apiextensions.k8s.io/{plural}")
+        }
+        (Some(Builtin::Node), _) => "minions".to_owned(),
+        (Some(Builtin::Ingress), _) => "ingress".to_owned(),
         (Some(_), plural) => plural.to_owned(),
     };
     let slash = if key.namespace.is_empty() { "" } else { "/" };
     let path = format!("/registry/{place}/{}{slash}{}", key.namespace, key.name);
     let detail = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    format!("StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}")
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+    )
 }
 
 /// What an update can neither set nor take away.
@@ -601,7 +608,7 @@ fn carry_over(object: &mut Value, old: &Value) {
 
 /// Whether a changed object is gone: it was to be deleted, nothing holds it any more, and its grace is over.
 fn goes_now(kind: &Kind, object: &Value, old: &Value) -> bool {
-    let held_by_spec = kind.builtin() == Some(crate::kinds::Builtin::Namespace)
+    let held_by_spec = kind.builtin() == Some(Builtin::Namespace)
         && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
     meta::finalizers(object).is_empty()
         && meta::is_deleting(old)

@@ -154,7 +154,11 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<Cause> {
             && !["orphan", "foregroundDeletion", "kubernetes"].contains(finalizer)
         {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            causes.push(Cause::invalid(format!("metadata.finalizers[{index}]"), &(*finalizer).into(), detail));
+            causes.push(Cause::invalid(
+                format!("metadata.finalizers[{index}]"),
+                &(*finalizer).into(),
+                detail,
+            ));
         }
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {

@@ -135,7 +135,8 @@ pub fn read(bytes: &[u8], definition: &str) -> Result<Value, Error> {
         let suffix = format!(".{kind}");
         MESSAGES.iter().find(|(name, _)| name.ends_with(&suffix)).map(|(_, message)| message)
     };
-    let message = message.ok_or_else(|| Error::Unknown { kind: kind.clone(), version: api_version.clone() })?;
+    let message =
+        message.ok_or_else(|| Error::Unknown { kind: kind.clone(), version: api_version.clone() })?;
     let mut object = Map::new();
     for (key, value) in [("apiVersion", api_version), ("kind", kind)] {
         if !value.is_empty() {
@@ -208,7 +209,12 @@ fn utf8(bytes: &[u8]) -> Result<String, Error> {
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Error::NotText)
 }
 
-fn fields(message: &Message, bytes: &[u8], object: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
+fn fields(
+    message: &Message,
+    bytes: &[u8],
+    object: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::TooDeep);
     }
@@ -216,10 +222,10 @@ fn fields(message: &Message, bytes: &[u8], object: &mut Map<String, Value>, dept
         let (number, wire) = part?;
         let Some(field) = message.get(&number) else { continue };
         if field.name.is_empty() {
-            if let (Kind::Message(inner), Wire::Bytes(bytes)) = (field.kind, &wire) {
-                if let Some(inner) = MESSAGES.get(inner) {
-                    fields(inner, bytes, object, depth + 1)?;
-                }
+            if let (Kind::Message(inner), Wire::Bytes(bytes)) = (field.kind, &wire)
+                && let Some(inner) = MESSAGES.get(inner)
+            {
+                fields(inner, bytes, object, depth + 1)?;
             }
             continue;
         }
@@ -235,14 +241,18 @@ fn fields(message: &Message, bytes: &[u8], object: &mut Map<String, Value>, dept
             }
             Shape::List => {
                 let value = value(field.kind, &wire, depth)?;
-                if let Some(list) = object.entry(field.name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut() {
+                if let Some(list) =
+                    object.entry(field.name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+                {
                     list.push(value);
                 }
             }
             Shape::Map => {
                 let Wire::Bytes(entry) = wire else { return Err(Error::Malformed) };
                 let (key, value) = entry_of(field.kind, entry, depth)?;
-                if let Some(map) = object.entry(field.name).or_insert_with(|| Value::Object(Map::new())).as_object_mut() {
+                if let Some(map) =
+                    object.entry(field.name).or_insert_with(|| Value::Object(Map::new())).as_object_mut()
+                {
                     map.insert(key, value);
                 }
             }
@@ -284,7 +294,9 @@ fn value(kind: Kind, wire: &Wire<'_>, depth: usize) -> Result<Value, Error> {
         (Kind::Boolean, Wire::Number(number)) => Ok((*number != 0).into()),
         (Kind::Float, Wire::Fixed64(bytes)) => Ok(f64::from_le_bytes(*bytes).into()),
         (Kind::Text, Wire::Bytes(bytes)) => Ok(utf8(bytes)?.into()),
-        (Kind::Bytes, Wire::Bytes(bytes)) => Ok(base64::engine::general_purpose::STANDARD.encode(bytes).into()),
+        (Kind::Bytes, Wire::Bytes(bytes)) => {
+            Ok(base64::engine::general_purpose::STANDARD.encode(bytes).into())
+        }
         (Kind::Time | Kind::MicroTime, Wire::Bytes(bytes)) => time(kind, bytes),
         (Kind::Quantity, Wire::Bytes(bytes)) => first_text(bytes).map(Value::from),
         (Kind::IntOrString, Wire::Bytes(bytes)) => int_or_string(bytes),
@@ -329,7 +341,9 @@ fn time(kind: Kind, bytes: &[u8]) -> Result<Value, Error> {
     for part in parts(bytes) {
         match part? {
             (1, Wire::Number(number)) => seconds = Some(number.cast_signed()),
-            (2, Wire::Number(number)) => nanos = i32::try_from(number.cast_signed()).map_err(|_| Error::Malformed)?,
+            (2, Wire::Number(number)) => {
+                nanos = i32::try_from(number.cast_signed()).map_err(|_| Error::Malformed)?
+            }
             _ => {}
         }
     }

@@ -19,6 +19,9 @@ pub struct Registry {
     renewing: Mutex<()>,
 }
 
+/// Group, version and plural.
+type ResourceName = (Arc<str>, Arc<str>, Arc<str>);
+
 /// The kinds at one revision.
 #[derive(Debug)]
 pub struct Kinds {
@@ -26,7 +29,7 @@ pub struct Kinds {
     revision: u64,
     builtin: Arc<[Arc<Kind>]>,
     custom: BTreeMap<Arc<str>, Custom>,
-    index: HashMap<(Arc<str>, Arc<str>, Arc<str>), Arc<Kind>>,
+    index: HashMap<ResourceName, Arc<Kind>>,
 }
 
 #[derive(Debug, Clone)]
@@ -157,7 +160,7 @@ impl Kinds {
             }
         }
         for (group, mut versions) in added {
-            versions.sort_by(|a, b| version_order(b).cmp(&version_order(a)));
+            versions.sort_by_key(|version| std::cmp::Reverse(version_order(version)));
             match groups.iter_mut().find(|(known, _)| *known == group) {
                 Some((_, known)) => known.extend(versions.into_iter().filter(|v| &**v != "v1")),
                 None => groups.push((group, versions)),
@@ -204,7 +207,7 @@ mod tests {
     #[test]
     fn versions_are_ordered_by_stability_then_age() {
         let mut versions = ["v1alpha1", "v2", "v1beta2", "foo10", "v1", "v10beta1", "v1beta1", "v11", "foo1"];
-        versions.sort_by(|a, b| version_order(b).cmp(&version_order(a)));
+        versions.sort_by_key(|version| std::cmp::Reverse(version_order(version)));
         assert_eq!(
             versions,
             ["v11", "v2", "v1", "v10beta1", "v1beta2", "v1beta1", "v1alpha1", "foo1", "foo10"]

@@ -56,7 +56,10 @@ async fn a_dry_run_stores_nothing() {
     assert_eq!(answer.code, 201);
     assert_eq!(api.get(&format!("{MAPS}/a")).await.code, 404);
     api.post(MAPS, &config_map("a")).await.object();
-    let changed = api.put(&format!("{MAPS}/a?dryRun=All"), &json!({"metadata": {"name": "a"}, "data": {"z": "1"}})).await.object();
+    let changed = api
+        .put(&format!("{MAPS}/a?dryRun=All"), &json!({"metadata": {"name": "a"}, "data": {"z": "1"}}))
+        .await
+        .object();
     assert_eq!(changed["data"], json!({"z": "1"}));
     assert_eq!(api.get(&format!("{MAPS}/a")).await.object()["data"], json!({"a": "1"}));
 }
@@ -65,7 +68,8 @@ async fn a_dry_run_stores_nothing() {
 async fn secrets_take_text_and_keep_it_encoded() {
     let api = Api::start().await;
     let secrets: kube::Api<Secret> = kube::Api::default_namespaced(api.client());
-    let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}})).unwrap();
+    let secret: Secret =
+        serde_json::from_value(json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}})).unwrap();
     let created = secrets.create(&PostParams::default(), &secret).await.unwrap();
     assert_eq!(created.data.unwrap()["k"].0, b"v");
     assert_eq!((created.string_data, created.type_.as_deref()), (None, Some("Opaque")));
@@ -93,7 +97,10 @@ async fn pods_start_pending_with_defaults_and_only_their_status_path_moves_them(
     changed["status"]["phase"] = "Running".into();
     changed["metadata"]["labels"] = json!({"a": "b"});
     let main = api.put(&format!("{PODS}/p"), &changed).await.object();
-    assert_eq!((&main["status"]["phase"], &main["metadata"]["labels"]), (&json!("Pending"), &json!({"a": "b"})));
+    assert_eq!(
+        (&main["status"]["phase"], &main["metadata"]["labels"]),
+        (&json!("Pending"), &json!({"a": "b"}))
+    );
     assert_eq!(main["metadata"]["generation"], 1);
     let mut changed = main.clone();
     changed["status"]["phase"] = "Running".into();
@@ -112,7 +119,10 @@ async fn both_sorts_of_events_show_one_object() {
     });
     api.post("/api/v1/namespaces/default/events", &event).await.object();
     let v1 = api.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.object();
-    assert_eq!((&v1["apiVersion"], &v1["note"], &v1["regarding"]["name"]), (&json!("events.k8s.io/v1"), &json!("it runs"), &json!("p")));
+    assert_eq!(
+        (&v1["apiVersion"], &v1["note"], &v1["regarding"]["name"]),
+        (&json!("events.k8s.io/v1"), &json!("it runs"), &json!("p"))
+    );
     let new = json!({
         "metadata": {"name": "f"}, "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}, "note": "n", "type": "Normal",
         "eventTime": "2026-01-01T00:00:00.000000Z", "reason": "R", "action": "A", "reportingController": "terrane.dev/x", "reportingInstance": "i",
@@ -120,18 +130,25 @@ async fn both_sorts_of_events_show_one_object() {
     api.post("/apis/events.k8s.io/v1/namespaces/default/events", &new).await.object();
     let core = api.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=p,reportingComponent=terrane.dev/x").await.object();
     assert_eq!(core["items"].as_array().unwrap().len(), 1);
-    assert_eq!((&core["items"][0]["message"], &core["items"][0]["involvedObject"]["name"]), (&json!("n"), &json!("p")));
+    assert_eq!(
+        (&core["items"][0]["message"], &core["items"][0]["involvedObject"]["name"]),
+        (&json!("n"), &json!("p"))
+    );
 }
 
 #[tokio::test]
 async fn put_creates_a_lease_and_leases_need_a_revision() {
     let api = Api::start().await;
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
-    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 5}});
+    let lease =
+        json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 5}});
     assert_eq!(api.put(path, &lease).await.code, 201);
     let (code, message) = api.put(path, &lease).await.refusal();
     assert_eq!(code, 422);
-    assert_eq!(message, "leases.coordination.k8s.io \"l\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update");
+    assert_eq!(
+        message,
+        "leases.coordination.k8s.io \"l\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+    );
 }
 
 #[tokio::test]
@@ -140,6 +157,9 @@ async fn managed_fields_name_the_writer() {
     let created = api.post(&format!("{MAPS}?fieldManager=me"), &config_map("a")).await.object();
     let managed = created["metadata"]["managedFields"].as_array().unwrap();
     assert_eq!(managed.len(), 1);
-    assert_eq!((&managed[0]["manager"], &managed[0]["operation"], &managed[0]["apiVersion"]), (&json!("me"), &json!("Update"), &json!("v1")));
+    assert_eq!(
+        (&managed[0]["manager"], &managed[0]["operation"], &managed[0]["apiVersion"]),
+        (&json!("me"), &json!("Update"), &json!("v1"))
+    );
     assert_eq!(managed[0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
 }

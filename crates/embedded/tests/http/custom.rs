@@ -18,10 +18,16 @@ async fn objects_are_defaulted_validated_and_pruned() {
     assert_eq!((created.get("status"), &created["metadata"]["generation"]), (None, &json!(1)));
     let (code, message) = api.post(&format!("{WIDGETS}?fieldValidation=Strict"), &sent).await.refusal();
     assert_eq!(code, 400);
-    assert_eq!(message, "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"spec.extra\"");
+    assert_eq!(
+        message,
+        "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"spec.extra\""
+    );
     let (code, message) = api.post(WIDGETS, &widget("b", 10)).await.refusal();
     assert_eq!(code, 422);
-    assert_eq!(message, "Widget.example.dev \"b\" is invalid: spec.size: Invalid value: 10: spec.size in body should be less than or equal to 9");
+    assert_eq!(
+        message,
+        "Widget.example.dev \"b\" is invalid: spec.size: Invalid value: 10: spec.size in body should be less than or equal to 9"
+    );
 }
 
 #[tokio::test]
@@ -30,13 +36,20 @@ async fn status_and_spec_are_written_apart_and_only_the_spec_counts() {
     api.define(&widgets()).await;
     api.post(WIDGETS, &widget("a", 3)).await.object();
     let path = format!("{WIDGETS}/a");
-    let main = api.patch(&path, "merge-patch+json", &json!({"status": {"phase": "x"}, "spec": {"size": 4}})).await.object();
-    assert_eq!((main.get("status"), &main["spec"]["size"], &main["metadata"]["generation"]), (None, &json!(4), &json!(2)));
+    let main = api
+        .patch(&path, "merge-patch+json", &json!({"status": {"phase": "x"}, "spec": {"size": 4}}))
+        .await
+        .object();
+    assert_eq!(
+        (main.get("status"), &main["spec"]["size"], &main["metadata"]["generation"]),
+        (None, &json!(4), &json!(2))
+    );
     let patch = json!({"status": {"phase": "x"}, "spec": {"size": 5}, "metadata": {"labels": {"a": "b"}}});
     let status = api.patch(&format!("{path}/status"), "merge-patch+json", &patch).await.object();
     assert_eq!((&status["status"]["phase"], &status["spec"]["size"]), (&json!("x"), &json!(4)));
     assert_eq!((&status["metadata"]["generation"], status["metadata"].get("labels")), (&json!(2), None));
-    let labelled = api.patch(&path, "merge-patch+json", &json!({"metadata": {"labels": {"a": "b"}}})).await.object();
+    let labelled =
+        api.patch(&path, "merge-patch+json", &json!({"metadata": {"labels": {"a": "b"}}})).await.object();
     assert_eq!(labelled["metadata"]["generation"], 2);
 }
 
@@ -47,7 +60,10 @@ async fn an_update_needs_a_revision() {
     api.post(WIDGETS, &widget("a", 3)).await.object();
     let (code, message) = api.put(&format!("{WIDGETS}/a"), &widget("a", 4)).await.refusal();
     assert_eq!(code, 422);
-    assert_eq!(message, "widgets.example.dev \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update");
+    assert_eq!(
+        message,
+        "widgets.example.dev \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+    );
 }
 
 #[tokio::test]
@@ -64,7 +80,10 @@ async fn all_served_versions_show_the_same_object() {
     let shown = api.get(&format!("{path}/a")).await.object();
     assert_eq!((&shown["apiVersion"], &shown["spec"]["size"]), (&json!("example.dev/v2"), &json!(3)));
     let list = api.get(&path).await.object();
-    assert_eq!((&list["apiVersion"], &list["items"][0]["apiVersion"]), (&json!("example.dev/v2"), &json!("example.dev/v2")));
+    assert_eq!(
+        (&list["apiVersion"], &list["items"][0]["apiVersion"]),
+        (&json!("example.dev/v2"), &json!("example.dev/v2"))
+    );
     let mut other = widget("b", 4);
     other["apiVersion"] = "example.dev/v2".into();
     api.post(&path, &other).await.object();

@@ -20,7 +20,10 @@ async fn preconditions_hold_a_deletion_back() {
     );
     assert_eq!(api.delete(&path, &json!({"preconditions": {"resourceVersion": "1"}})).await.code, 409);
     let answer = api.delete(&path, &json!({"preconditions": {"uid": uid}})).await.object();
-    assert_eq!((&answer["kind"], &answer["status"], &answer["details"]["uid"]), (&json!("Status"), &json!("Success"), &json!(uid)));
+    assert_eq!(
+        (&answer["kind"], &answer["status"], &answer["details"]["uid"]),
+        (&json!("Status"), &json!("Success"), &json!(uid))
+    );
 }
 
 #[tokio::test]
@@ -31,7 +34,10 @@ async fn finalizers_keep_an_object_until_the_last_is_gone() {
     api.post(MAPS, &map).await.object();
     let path = format!("{MAPS}/a");
     let marked = api.delete(&path, &Value::Null).await.object();
-    assert_eq!((&marked["kind"], &marked["metadata"]["deletionGracePeriodSeconds"]), (&json!("ConfigMap"), &json!(0)));
+    assert_eq!(
+        (&marked["kind"], &marked["metadata"]["deletionGracePeriodSeconds"]),
+        (&json!("ConfigMap"), &json!(0))
+    );
     let (code, message) = api.post(MAPS, &config_map("a")).await.refusal();
     assert_eq!((code, message.as_str()), (409, "object is being deleted: configmaps \"a\" already exists"));
     let added = json!({"metadata": {"finalizers": ["example.dev/x", "example.dev/y"]}});
@@ -51,7 +57,8 @@ async fn propagation_is_told_to_the_garbage_collector_by_a_finalizer() {
         let marked = api.delete(&path, &json!({"propagationPolicy": policy})).await.object();
         assert_eq!(marked["metadata"]["finalizers"], json!([finalizer]));
     }
-    let (code, message) = api.delete(&format!("{MAPS}/orphan"), &json!({"propagationPolicy": "Foo"})).await.refusal();
+    let (code, message) =
+        api.delete(&format!("{MAPS}/orphan"), &json!({"propagationPolicy": "Foo"})).await.refusal();
     assert_eq!(code, 422);
     assert_eq!(
         message,
@@ -80,7 +87,10 @@ async fn a_scheduled_pod_gets_its_grace_and_goes_when_the_node_confirms() {
     api.post(PODS, &scheduled).await.object();
     let path = format!("{PODS}/p");
     let marked = api.delete(&path, &Value::Null).await.object();
-    assert_eq!((&marked["metadata"]["deletionGracePeriodSeconds"], &marked["metadata"]["generation"]), (&json!(30), &json!(2)));
+    assert_eq!(
+        (&marked["metadata"]["deletionGracePeriodSeconds"], &marked["metadata"]["generation"]),
+        (&json!(30), &json!(2))
+    );
     let shorter = api.delete(&path, &json!({"gracePeriodSeconds": 5})).await.object();
     assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
     let longer = api.delete(&path, &json!({"gracePeriodSeconds": 50})).await.object();
@@ -97,12 +107,18 @@ async fn a_namespace_terminates_takes_nothing_new_and_goes_when_finalized() {
     let api = Api::start().await;
     api.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await.object();
     let going = api.delete("/api/v1/namespaces/n", &Value::Null).await.object();
-    assert_eq!((&going["status"]["phase"], &going["spec"]["finalizers"]), (&json!("Terminating"), &json!(["kubernetes"])));
+    assert_eq!(
+        (&going["status"]["phase"], &going["spec"]["finalizers"]),
+        (&json!("Terminating"), &json!(["kubernetes"]))
+    );
     let answer = api.post("/api/v1/namespaces/n/configmaps", &config_map("a")).await;
     assert_eq!(answer.json()["details"]["causes"][0]["reason"], "NamespaceTerminating");
     let (code, message) = answer.refusal();
     assert_eq!(code, 403);
-    assert_eq!(message, "configmaps \"a\" is forbidden: unable to create new content in namespace n because it is being terminated");
+    assert_eq!(
+        message,
+        "configmaps \"a\" is forbidden: unable to create new content in namespace n because it is being terminated"
+    );
     let mut finalized = going.clone();
     finalized["spec"] = json!({});
     api.put("/api/v1/namespaces/n/finalize", &finalized).await.object();

@@ -9,7 +9,10 @@ use crate::harness::{Api, widgets};
 async fn kube_discovers_built_in_and_custom_kinds_in_both_forms() {
     let api = Api::start().await;
     api.define(&widgets()).await;
-    for discovery in [Discovery::new(api.client()).run().await.unwrap(), Discovery::new(api.client()).run_aggregated().await.unwrap()] {
+    for discovery in [
+        Discovery::new(api.client()).run().await.unwrap(),
+        Discovery::new(api.client()).run_aggregated().await.unwrap(),
+    ] {
         let group = discovery.get("example.dev").unwrap();
         let (resource, capabilities) = group.recommended_kind("Widget").unwrap();
         assert_eq!((resource.plural.as_str(), resource.api_version.as_str()), ("widgets", "example.dev/v1"));
@@ -39,13 +42,17 @@ async fn openapi_documents_hold_what_they_refer_to() {
         let document = api.get(url).await.object();
         let schemas = document["components"]["schemas"].as_object().unwrap();
         let text = document.to_string();
-        for reference in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {
+        for reference in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next())
+        {
             assert!(schemas.contains_key(reference), "{path} refers to {reference}");
         }
     }
     let document = api.get("/openapi/v3/apis/example.dev/v1").await.object();
     let patch = &document["paths"]["/apis/example.dev/v1/namespaces/{namespace}/widgets/{name}"]["patch"];
-    assert_eq!(patch["x-kubernetes-group-version-kind"], json!({"group": "example.dev", "version": "v1", "kind": "Widget"}));
+    assert_eq!(
+        patch["x-kubernetes-group-version-kind"],
+        json!({"group": "example.dev", "version": "v1", "kind": "Widget"})
+    );
     assert!(patch["parameters"].as_array().unwrap().iter().any(|p| p["name"] == "fieldValidation"));
 }
 
@@ -56,5 +63,8 @@ async fn health_and_version_answer() {
         assert_eq!(api.get(path).await.text, "ok");
     }
     let version = api.get("/version").await.object();
-    assert_eq!((&version["major"], &version["minor"], &version["gitVersion"]), (&json!("1"), &json!("36"), &json!("v1.36.3")));
+    assert_eq!(
+        (&version["major"], &version["minor"], &version["gitVersion"]),
+        (&json!("1"), &json!("36"), &json!("v1.36.3"))
+    );
 }

@@ -79,7 +79,11 @@ impl Api {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
-        Answer { code: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+        Answer {
+            code: parts.status,
+            headers: parts.headers,
+            text: String::from_utf8(bytes.to_vec()).unwrap(),
+        }
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -100,7 +104,13 @@ impl Api {
 
     pub async fn patch(&self, path: &str, kind: &str, patch: &Value) -> Answer {
         let kind = format!("application/{kind}");
-        self.send(Request::patch(path).header(header::CONTENT_TYPE, kind).body(Body::from(patch.to_string())).unwrap()).await
+        self.send(
+            Request::patch(path)
+                .header(header::CONTENT_TYPE, kind)
+                .body(Body::from(patch.to_string()))
+                .unwrap(),
+        )
+        .await
     }
 
     pub async fn delete(&self, path: &str, options: &Value) -> Answer {

@@ -36,7 +36,10 @@ async fn tokens_that_are_foreign_or_too_old_are_refused() {
     api.post(MAPS, &config_map("a")).await.object();
     let (code, message) = api.get(&format!("{MAPS}?limit=1&continue=foo")).await.refusal();
     assert_eq!(code, 400);
-    assert_eq!(message, "invalid continue token: continue key is not valid: invalid character '~' looking for beginning of value");
+    assert_eq!(
+        message,
+        "invalid continue token: continue key is not valid: invalid character '~' looking for beginning of value"
+    );
     // {"v":"meta.k8s.io/v1","rv":1,"start":"a\u0000"}
     let old = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0";
     let answer = api.get(&format!("{MAPS}?limit=1&continue={old}")).await;
@@ -53,7 +56,9 @@ async fn selectors_choose() {
         let mut object = pod(name);
         object["metadata"]["labels"] = json!({"name": name});
         api.post(PODS, &object).await.object();
-        api.patch(&format!("{PODS}/{name}/status"), "merge-patch+json", &json!({"status": {"phase": phase}})).await.object();
+        api.patch(&format!("{PODS}/{name}/status"), "merge-patch+json", &json!({"status": {"phase": phase}}))
+            .await
+            .object();
     }
     for (query, expected) in [
         ("labelSelector=name%20in%20(p,x)", vec!["p"]),
@@ -78,14 +83,24 @@ async fn selectors_choose() {
 async fn revisions_are_honoured() {
     let api = Api::start().await;
     api.post(MAPS, &config_map("a")).await.object();
-    let revision: u64 = api.get(MAPS).await.object()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
-    assert_eq!(api.get(&format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact")).await.code, 200);
+    let revision: u64 =
+        api.get(MAPS).await.object()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    assert_eq!(
+        api.get(&format!("{MAPS}?resourceVersion={revision}&resourceVersionMatch=Exact")).await.code,
+        200
+    );
     let future = api.get(&format!("{MAPS}?resourceVersion={}", revision + 9)).await;
     assert_eq!((future.code.as_u16(), future.reason().as_str()), (504, "Timeout"));
     let (code, message) = api.get(&format!("{MAPS}?resourceVersion=x")).await.refusal();
     assert_eq!(code, 400);
-    assert_eq!(message, "invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax");
+    assert_eq!(
+        message,
+        "invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax"
+    );
     let (code, message) = api.get(&format!("{MAPS}?resourceVersionMatch=Exact")).await.refusal();
     assert_eq!(code, 422);
-    assert_eq!(message, "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided");
+    assert_eq!(
+        message,
+        "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+    );
 }

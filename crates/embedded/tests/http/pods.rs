@@ -19,7 +19,9 @@ impl PodLogs for Recorded {
         self.0.lock().unwrap().push(options);
         Box::pin(async move {
             if previous {
-                return Err(Error::NotThere(format!("previous terminated container \"main\" in pod {name:?} not found")));
+                return Err(Error::NotThere(format!(
+                    "previous terminated container \"main\" in pod {name:?} not found"
+                )));
             }
             Ok(Body::from("one\ntwo\n"))
         })
@@ -35,10 +37,22 @@ async fn a_pod_is_bound_once() {
     assert_eq!((answer.code.as_u16(), &answer.json()["status"]), (201, &json!("Success")));
     let bound = api.get(&format!("{PODS}/p")).await.object();
     assert_eq!(bound["spec"]["nodeName"], "n1");
-    let scheduled = bound["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "PodScheduled").unwrap();
+    let scheduled = bound["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|c| c["type"] == "PodScheduled")
+        .unwrap();
     assert_eq!(scheduled["status"], "True");
     let again = api.post(&format!("{PODS}/p/binding"), &binding).await.refusal();
-    assert_eq!(again, (409, "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\"".to_owned()));
+    assert_eq!(
+        again,
+        (
+            409,
+            "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\""
+                .to_owned()
+        )
+    );
 }
 
 #[tokio::test]
@@ -49,8 +63,13 @@ async fn logs_come_from_the_node_with_the_options_that_were_given() {
     let mut object = pod("p");
     object["spec"]["nodeName"] = "n".into();
     api.post(PODS, &object).await.object();
-    let answer = api.get(&format!("{PODS}/p/log?follow=true&tailLines=5&timestamps=true&sinceTime=2026-01-01T00:00:00Z")).await;
-    assert_eq!((answer.text.as_str(), &answer.headers["content-type"]), ("one\ntwo\n", &"text/plain".parse().unwrap()));
+    let answer = api
+        .get(&format!("{PODS}/p/log?follow=true&tailLines=5&timestamps=true&sinceTime=2026-01-01T00:00:00Z"))
+        .await;
+    assert_eq!(
+        (answer.text.as_str(), &answer.headers["content-type"]),
+        ("one\ntwo\n", &"text/plain".parse().unwrap())
+    );
     let expected = LogOptions {
         container: "main".to_owned(),
         follow: true,
@@ -62,7 +81,10 @@ async fn logs_come_from_the_node_with_the_options_that_were_given() {
     };
     assert_eq!(*logs.0.lock().unwrap(), [expected]);
     let (code, message) = api.get(&format!("{PODS}/p/log?previous=true")).await.refusal();
-    assert_eq!((code, message.as_str()), (400, "previous terminated container \"main\" in pod \"p\" not found"));
+    assert_eq!(
+        (code, message.as_str()),
+        (400, "previous terminated container \"main\" in pod \"p\" not found")
+    );
 }
 
 #[tokio::test]
@@ -73,9 +95,17 @@ async fn bad_log_options_are_refused() {
     object["spec"]["initContainers"] = json!([{"name": "init", "image": "i"}]);
     api.post(PODS, &object).await.object();
     for (query, code, message) in [
-        ("", 400, "a container name must be specified for pod p, choose one of: [main side] or one of the init containers: [init]"),
+        (
+            "",
+            400,
+            "a container name must be specified for pod p, choose one of: [main side] or one of the init containers: [init]",
+        ),
         ("?container=x", 400, "container x is not valid for pod p"),
-        ("?container=main&tailLines=-1", 422, "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        (
+            "?container=main&tailLines=-1",
+            422,
+            "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
+        ),
     ] {
         assert_eq!(api.get(&format!("{PODS}/p/log{query}")).await.refusal(), (code, message.to_owned()));
     }

@@ -34,14 +34,21 @@ async fn a_watch_tells_the_state_then_the_changes() {
     let api = Api::start().await;
     api.post(MAPS, &config_map("a")).await.object();
     let maps: kube::Api<ConfigMap> = kube::Api::default_namespaced(api.client());
-    let mut stream = maps.watch(&WatchParams::default().disable_bookmarks().timeout(10), "0").await.unwrap().boxed();
-    let WatchEvent::Added(first) = stream.try_next().await.unwrap().unwrap() else { panic!("the state comes first") };
+    let mut stream =
+        maps.watch(&WatchParams::default().disable_bookmarks().timeout(10), "0").await.unwrap().boxed();
+    let WatchEvent::Added(first) = stream.try_next().await.unwrap().unwrap() else {
+        panic!("the state comes first")
+    };
     assert_eq!(first.metadata.name.as_deref(), Some("a"));
     api.patch(&format!("{MAPS}/a"), "merge-patch+json", &json!({"data": {"b": "2"}})).await.object();
-    let WatchEvent::Modified(changed) = stream.try_next().await.unwrap().unwrap() else { panic!("then what changes") };
+    let WatchEvent::Modified(changed) = stream.try_next().await.unwrap().unwrap() else {
+        panic!("then what changes")
+    };
     assert_eq!(changed.data.unwrap()["b"], "2");
     api.delete(&format!("{MAPS}/a"), &Value::Null).await.object();
-    let WatchEvent::Deleted(gone) = stream.try_next().await.unwrap().unwrap() else { panic!("then that it is gone") };
+    let WatchEvent::Deleted(gone) = stream.try_next().await.unwrap().unwrap() else {
+        panic!("then that it is gone")
+    };
     assert_ne!(gone.metadata.resource_version, changed.metadata.resource_version);
 }
 
@@ -58,12 +65,22 @@ async fn a_watch_resumes_where_a_list_ended_and_selects() {
     api.delete(&format!("{MAPS}/a"), &Value::Null).await.object();
     let from = format!("timeoutSeconds=1&resourceVersion={start}");
     let all = events(&api, &from).await;
-    let expected = [("ADDED", "a"), ("MODIFIED", "a"), ("MODIFIED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")];
+    let expected = [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("MODIFIED", "a"),
+        ("MODIFIED", "a"),
+        ("ADDED", "b"),
+        ("DELETED", "a"),
+    ];
     assert_eq!(told(&all), pairs(&expected));
     let selected = events(&api, &format!("{from}&labelSelector=x%3D1")).await;
     assert_eq!(told(&selected), pairs(&[("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a"), ("DELETED", "a")]));
     assert_eq!(selected[1]["object"]["metadata"]["labels"]["x"], "1");
-    assert_eq!(told(&events(&api, &format!("{from}&fieldSelector=metadata.name%3Db")).await), pairs(&[("ADDED", "b")]));
+    assert_eq!(
+        told(&events(&api, &format!("{from}&fieldSelector=metadata.name%3Db")).await),
+        pairs(&[("ADDED", "b")])
+    );
 }
 
 #[tokio::test]
@@ -72,11 +89,15 @@ async fn an_expired_revision_is_an_event_not_an_error() {
     for name in ["a", "b"] {
         api.post(MAPS, &config_map(name)).await.object();
     }
-    let newest: u64 = api.get(MAPS).await.object()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    let newest: u64 =
+        api.get(MAPS).await.object()["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     api.store.compact(newest).await.unwrap();
     let events = events(&api, "timeoutSeconds=1&resourceVersion=1").await;
     assert_eq!(events.len(), 1);
-    assert_eq!((&events[0]["type"], &events[0]["object"]["code"], &events[0]["object"]["reason"]), (&json!("ERROR"), &json!(410), &json!("Expired")));
+    assert_eq!(
+        (&events[0]["type"], &events[0]["object"]["code"], &events[0]["object"]["reason"]),
+        (&json!("ERROR"), &json!(410), &json!("Expired"))
+    );
     assert!(events[0]["object"]["message"].as_str().unwrap().starts_with("too old resource version: 1 ("));
 }
 
@@ -84,12 +105,16 @@ async fn an_expired_revision_is_an_event_not_an_error() {
 async fn bookmarks_come_when_asked_for() {
     let api = Api::with(|options| options.bookmark_interval = Duration::from_millis(50)).await;
     api.post(MAPS, &config_map("a")).await.object();
-    let query = "timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let query =
+        "timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let events = events(&api, query).await;
     assert_eq!(events[0]["type"], "ADDED");
     assert_eq!(events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
     assert!(events.len() > 2 && events[2]["type"] == "BOOKMARK", "{events:?}");
-    assert_eq!((&events[2]["object"]["kind"], &events[2]["object"]["apiVersion"]), (&json!("ConfigMap"), &json!("v1")));
+    assert_eq!(
+        (&events[2]["object"]["kind"], &events[2]["object"]["apiVersion"]),
+        (&json!("ConfigMap"), &json!("v1"))
+    );
 }
 
 #[tokio::test]

@@ -118,11 +118,11 @@ fn bound(mut pod: Value, binding: &Value, node: &str) -> Value {
     });
     if let Some(fields) = pod.as_object_mut() {
         let status = fields.entry("status").or_insert_with(|| json!({}));
-        if let Some(status) = status.as_object_mut() {
-            if let Some(list) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut() {
-                list.retain(|c| c.get("type").and_then(Value::as_str) != Some("PodScheduled"));
-                list.push(condition);
-            }
+        if let Some(status) = status.as_object_mut()
+            && let Some(list) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut()
+        {
+            list.retain(|c| c.get("type").and_then(Value::as_str) != Some("PodScheduled"));
+            list.push(condition);
         }
     }
     pod

@@ -17,6 +17,8 @@ pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
     let mut incoming = write::read(&call, &bytes, format, options.validation)?;
     write::set_namespace(&call, &mut incoming.object)?;
     incoming.warnings.extend(strategy::warnings(&call.kind, &incoming.object));
-    let shown = write::create(api, &call, incoming.object, &options).await.map_err(|status| status.warning(&incoming.warnings))?;
+    let shown = write::create(api, &call, incoming.object, &options)
+        .await
+        .map_err(|status| status.warning(&incoming.warnings))?;
     Ok(respond::warn(respond::object(&call, StatusCode::CREATED, &shown)?, &incoming.warnings))
 }

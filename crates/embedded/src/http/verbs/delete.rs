@@ -48,9 +48,11 @@ impl DeleteOptions {
             from_query(&call.params)?
         } else {
             let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
-            let decoded = decode::decode(&bytes, format, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions").map_err(|why| {
-                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
-            })?;
+            let decoded =
+                decode::decode(&bytes, format, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+                    .map_err(|why| {
+                        Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+                    })?;
             if decoded
                 .value
                 .get("kind")
@@ -384,10 +386,10 @@ fn set_deletion(object: &mut Value, when: Timestamp, grace: i64) {
 }
 
 fn count_generation(object: &mut Value) {
-    if let Some(metadata) = meta::of_mut(object) {
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
-        }
+    if let Some(metadata) = meta::of_mut(object)
+        && let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0)
+    {
+        metadata.insert("generation".to_owned(), (generation + 1).into());
     }
 }
 

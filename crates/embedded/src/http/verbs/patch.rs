@@ -136,10 +136,10 @@ async fn server_side(
 
 /// The name of an applied object follows the path.
 fn complete(call: &Call, config: &mut Value) -> Result<()> {
-    if let Some(metadata) = meta::of_mut(config) {
-        if meta::text(metadata, "name").is_empty() {
-            metadata.insert("name".to_owned(), call.path.name.as_str().into());
-        }
+    if let Some(metadata) = meta::of_mut(config)
+        && meta::text(metadata, "name").is_empty()
+    {
+        metadata.insert("name".to_owned(), call.path.name.as_str().into());
     }
     check_name(call, config)
 }

@@ -26,7 +26,8 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
     };
     let update = Update { api, call: &call, part, options: &options, if_missing };
     let object = incoming.object;
-    let (code, shown) = update.run(|_| Ok(object.clone())).await.map_err(|status| status.warning(&incoming.warnings))?;
+    let (code, shown) =
+        update.run(|_| Ok(object.clone())).await.map_err(|status| status.warning(&incoming.warnings))?;
     Ok(respond::warn(respond::object(&call, code, &shown)?, &incoming.warnings))
 }
 

@@ -88,10 +88,7 @@ fn validate_versions(object: &Value, causes: &mut Vec<Cause>) {
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned();
     for (index, version) in versions.iter().enumerate() {
         if schema(version).is_none() {
-            causes.push(Cause::required(
-                format!("spec.versions[{index}].schema.openAPIV3Schema"),
-                "",
-            ));
+            causes.push(Cause::required(format!("spec.versions[{index}].schema.openAPIV3Schema"), ""));
         }
     }
     for (index, version) in versions.iter().enumerate() {
@@ -137,8 +134,15 @@ fn validate_schemas(object: &Value, causes: &mut Vec<Cause>) {
     let versions = items(object, "/spec/versions");
     let shared = one_schema(versions);
     for (index, version) in versions.iter().enumerate() {
-        let Some(schema) = version.pointer("/schema/openAPIV3Schema").filter(|_| !shared || index == 0) else { continue };
-        let path = if shared { SCHEMA_PATH.to_owned() } else { format!("spec.versions[{index}].schema.openAPIV3Schema") };
+        let Some(schema) = version.pointer("/schema/openAPIV3Schema").filter(|_| !shared || index == 0)
+        else {
+            continue;
+        };
+        let path = if shared {
+            SCHEMA_PATH.to_owned()
+        } else {
+            format!("spec.versions[{index}].schema.openAPIV3Schema")
+        };
         let has_status = version.pointer("/subresources/status").is_some();
         let subresource = if has_status { Subresource::Status } else { Subresource::None };
         if let Err(errors) = Node::parse_at(schema, &path, subresource) {
@@ -231,7 +235,11 @@ fn validate_names(object: &Value, causes: &mut Vec<Cause>) {
 fn validate_stored(object: &Value, causes: &mut Vec<Cause>) {
     let versions: BTreeSet<&str> = items(object, "/spec/versions").iter().map(|v| text(v, "/name")).collect();
     if items(object, "/status/storedVersions").is_empty() {
-        causes.push(Cause::invalid("status.storedVersions", &Value::Null, "must have at least one stored version"));
+        causes.push(Cause::invalid(
+            "status.storedVersions",
+            &Value::Null,
+            "must have at least one stored version",
+        ));
     }
     for (index, version) in items(object, "/status/storedVersions").iter().enumerate() {
         let name = version.as_str().unwrap_or_default();

@@ -136,7 +136,12 @@ fn complete(kind: &Kind, object: &mut Value) {
     let Some(fields) = object.as_object_mut() else { return };
     match kind.builtin() {
         Some(Builtin::Event) => {
-            for (field, value) in [("involvedObject", json!({})), ("source", json!({})), ("reportingComponent", json!("")), ("reportingInstance", json!(""))] {
+            for (field, value) in [
+                ("involvedObject", json!({})),
+                ("source", json!({})),
+                ("reportingComponent", json!("")),
+                ("reportingInstance", json!("")),
+            ] {
                 fields.entry(field).or_insert(value);
             }
             for field in ["firstTimestamp", "lastTimestamp", "eventTime"] {
@@ -144,7 +149,12 @@ fn complete(kind: &Kind, object: &mut Value) {
             }
         }
         Some(Builtin::EventV1) => {
-            for (field, value) in [("regarding", json!({})), ("deprecatedSource", json!({})), ("reportingController", json!("")), ("reportingInstance", json!(""))] {
+            for (field, value) in [
+                ("regarding", json!({})),
+                ("deprecatedSource", json!({})),
+                ("reportingController", json!("")),
+                ("reportingInstance", json!("")),
+            ] {
                 fields.entry(field).or_insert(value);
             }
             for field in ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "eventTime"] {
@@ -173,8 +183,16 @@ fn complete(kind: &Kind, object: &mut Value) {
 }
 
 const NODE_INFO: [&str; 10] = [
-    "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion", "kubeProxyVersion",
-    "operatingSystem", "architecture",
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
 ];
 
 /// Puts back what this kind of write may not change, and counts the generation up if what remains changed.
@@ -340,7 +358,9 @@ pub fn validate_create(kind: &Kind, object: &Value) -> Vec<Cause> {
 pub fn validate_update(kind: &Kind, part: Part, object: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = match &kind.origin {
         // The real server checks the metadata twice, and tells each fault twice among the causes.
-        Origin::Builtin(_) => [meta::validate_update(object, old), meta::validate_update(object, old)].concat(),
+        Origin::Builtin(_) => {
+            [meta::validate_update(object, old), meta::validate_update(object, old)].concat()
+        }
         Origin::Custom(_) => {
             let mut causes = meta::validate_update(object, old);
             causes.extend(custom_type(kind, object));

@@ -57,7 +57,9 @@ pub(super) fn admit(pod: &mut Value) {
             (own == key || own.is_empty()) && (effect == "NoExecute" || effect.is_empty())
         });
         if !tolerated {
-            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            list.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
         }
     }
 }
