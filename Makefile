@@ -42,6 +42,6 @@ lint: ## Check formatting, lints, dependencies, generated files and scripts
 gen: ## Write the generated files
 	cargo xtask gen
 
-bench: ## Measure beside a real Kubernetes API
-	@tools/setup test
-	TERRANE_TOOLS="$(TOOLS)" cargo xtask bench
+bench: ## Measure how fast the store of the embedded API is
+	@tools/setup build
+	cargo bench --locked --package embedded --bench store

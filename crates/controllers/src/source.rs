@@ -84,6 +84,7 @@ pub(crate) enum Waiting {
 }
 
 type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
+type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
 
 #[derive(Debug)]
 pub struct Desk {
@@ -98,7 +99,7 @@ pub struct Desk {
     tell_repository: mpsc::UnboundedSender<ObjectRef<TerraformRepository>>,
     tell_layer: mpsc::UnboundedSender<ObjectRef<TerraformLayer>>,
     tell_run: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
-    news: Mutex<Option<(News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>)>>,
+    news: Mutex<Option<AllNews>>,
 }
 
 impl Desk {

@@ -109,6 +109,7 @@ pub struct Server {
     store: Store,
     router: Router,
     authorizer: Arc<Authorizer>,
+    authenticator: Arc<Authenticator>,
     address: SocketAddr,
     kubeconfig: PathBuf,
     authority_pem: String,
@@ -153,6 +154,7 @@ impl Server {
             store: store.clone(),
             router,
             authorizer,
+            authenticator: Arc::clone(&authenticator),
             address,
             kubeconfig: options.kubeconfig.clone().unwrap_or_else(|| directory.join(KUBECONFIG)),
             authority_pem: tls.authority_pem().to_owned(),
@@ -204,6 +206,11 @@ impl Server {
     /// The same as a service, for whoever puts layers of their own around it.
     pub fn router(&self, identity: Identity) -> Router {
         as_identity(self.router.clone(), identity)
+    }
+
+    /// What the port serves, without the port: each request carries its own credentials.
+    pub fn front(&self) -> Router {
+        authenticating(self.router.clone(), Arc::clone(&self.authenticator))
     }
 
     pub fn store(&self) -> &Store {

@@ -12,6 +12,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
     Scope, path_beneath_rules,
 };
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 /// How this node separates pods.
@@ -158,11 +159,31 @@ impl Confinement {
     pub fn enter(&self) -> io::Result<()> {
         // Set-user-id programs would lead out of every confinement.
         rustix::thread::set_no_new_privs(true)?;
+        drop_capabilities()?;
         match self {
             Confinement::User { .. } | Confinement::None => Ok(()),
             Confinement::Landlock { read, write } => restrict(read, write).map_err(io::Error::other),
         }
     }
+}
+
+/// What a program that is executed by root could gain. Without it even root's processes are held by Landlock, where
+/// one capability opens the memory of every process.
+fn drop_capabilities() -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match rustix::thread::capability_is_in_bounding_set(capability) {
+            Ok(true) => rustix::thread::remove_capability_from_bounding_set(capability)?,
+            Ok(false) => {}
+            // The kernel knows no more of them.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug, thiserror::Error)]

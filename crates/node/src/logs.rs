@@ -366,7 +366,13 @@ fn tail_start(directory: &Path, tail: u64, since: Option<Timestamp>) -> io::Resu
 
 fn segments(directory: &Path) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
-    for entry in std::fs::read_dir(directory)? {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        // The pod was deleted meanwhile. What is open can be read to its end; there will be no more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(numbers),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("log."));
         numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));

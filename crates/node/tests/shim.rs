@@ -100,7 +100,7 @@ impl Case {
 
     fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.attempt.path().join("log.000001")).unwrap_or_default();
-        text.lines().map(|line| line.splitn(2, ' ').nth(1).unwrap().to_owned()).collect()
+        text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
     }
 }
 

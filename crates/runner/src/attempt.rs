@@ -17,6 +17,7 @@ use tofu::process::{Stream, Surroundings, Wish};
 use tofu::{Planned, Report, Tool};
 
 use crate::log::Log;
+use crate::proxy::RefusedLock;
 use crate::unpack::{layer_directory, unpack};
 
 /// The readable plan is cut after this many bytes.
@@ -58,6 +59,7 @@ pub(crate) struct Work<'a> {
     pub(crate) surroundings: Surroundings,
     pub(crate) search_path: &'a [PathBuf],
     pub(crate) backend_variables: Vec<(OsString, OsString)>,
+    pub(crate) refused_lock: RefusedLock,
 }
 
 /// Where things are on disk. The same for every attempt of a layer: an absolute path that differed between plan and
@@ -214,8 +216,10 @@ impl Work<'_> {
             .map_err(process_failed)?;
         let (summary, json) = match shown {
             Some(document) => {
-                let shown =
+                // Its own marks first; then the values we know to be secret, whether or not the code marks them.
+                let mut shown =
                     tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
+                self.log.mask().json(&mut shown.redacted);
                 (shown.plan.summary, Some(shown.redacted.to_string()))
             }
             // A tool too old to show a plan in JSON still says how much would change.
@@ -415,7 +419,10 @@ impl Work<'_> {
             ),
             (false, None, Meaning::StateLocked) => (
                 Reason::StateLocked,
-                words.unwrap_or_else(|| "the state is locked; nothing was changed".to_owned()),
+                self.refused_lock
+                    .words()
+                    .or(words)
+                    .unwrap_or_else(|| "the state is locked; nothing was changed".to_owned()),
             ),
             (false, None, Meaning::StalePlan) => (
                 Reason::Stale,

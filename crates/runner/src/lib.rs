@@ -122,6 +122,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     let address = listener.local_addr().map_err(Error::Loopback)?;
     let state =
         StateId::new(description.state.as_str()).map_err(|error| Error::Malformed(error.to_string()))?;
+    let refused_lock = proxy::RefusedLock::default();
     let proxy = proxy::router(proxy::Proxy {
         client: client.clone(),
         state,
@@ -129,6 +130,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         spool: prepared.places.spool.clone(),
         password: password.clone(),
         log: Arc::clone(&log),
+        refused_lock: refused_lock.clone(),
     });
     let backend_variables = proxy::variables(address, &password)
         .into_iter()
@@ -151,6 +153,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         },
         search_path: &options.search_path,
         backend_variables,
+        refused_lock,
     };
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.

@@ -50,6 +50,26 @@ impl Mask {
     }
 }
 
+impl Mask {
+    /// The same in every text and number of a document, which stays a document. Its depth is bounded by its parser.
+    pub fn json(&self, value: &mut serde_json::Value) {
+        use serde_json::Value;
+        match value {
+            Value::String(text) => *text = self.line(text),
+            Value::Number(number) => {
+                let text = number.to_string();
+                let masked = self.line(&text);
+                if masked != text {
+                    *value = Value::String(masked);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.json(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| self.json(field)),
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+}
+
 fn shapes(value: &str) -> Vec<String> {
     let mut shapes = vec![value.to_owned(), hex::encode(value), hex::encode_upper(value)];
     let quoted = serde_json::to_string(value).unwrap_or_default();
@@ -113,6 +133,14 @@ mod tests {
             assert!(!masked.contains(secret));
         }
         assert_eq!(mask.line("nothing here"), "nothing here");
+    }
+
+    #[test]
+    fn a_masked_document_stays_a_document() {
+        let mask = Mask::new(&[SecretString::from("1234567")]);
+        let mut document = serde_json::json!({"a": [1_234_567, "x 1234567"], "b": {"c": 7}});
+        mask.json(&mut document);
+        assert_eq!(document, serde_json::json!({"a": ["***", "x ***"], "b": {"c": 7}}));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::text::Sha256;
 use axum::Router;
@@ -33,6 +33,38 @@ pub(crate) struct Proxy {
     pub(crate) spool: PathBuf,
     pub(crate) password: SecretString,
     pub(crate) log: Arc<Log>,
+    pub(crate) refused_lock: RefusedLock,
+}
+
+/// Who held the lock that the tool was refused, in words. The tools print their own lock instead of the holder's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RefusedLock(Arc<Mutex<Option<String>>>);
+
+impl RefusedLock {
+    pub(crate) fn words(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remember(&self, holder: &str) {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "PascalCase", default)]
+        struct Holder {
+            who: String,
+            operation: String,
+            held_by: String,
+            held_since: String,
+        }
+        let Ok(holder) = serde_json::from_str::<Holder>(holder) else { return };
+        let who = [&holder.who, &holder.held_by].into_iter().find(|who| !who.is_empty());
+        let words = format!(
+            "the state is locked by {} (operation {}, held by {} since {}); nothing was changed",
+            who.map_or("someone", String::as_str),
+            if holder.operation.is_empty() { "unknown" } else { &holder.operation },
+            holder.held_by,
+            holder.held_since
+        );
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+    }
 }
 
 /// The variables by which the tool finds the proxy. They leave no trace in a plan file.
@@ -137,6 +169,7 @@ impl Proxy {
             Failure::Datastore(ClientError::Refused { status, message, .. })
                 if *status == StatusCode::LOCKED =>
             {
+                self.refused_lock.remember(message);
                 return (StatusCode::LOCKED, message.clone()).into_response();
             }
             Failure::Datastore(ClientError::Refused { status, .. }) => *status,

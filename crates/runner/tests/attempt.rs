@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::attempt::{Description, Outcome, PlanSource, Reason};
@@ -43,6 +43,8 @@ struct World {
     dir: tempfile::TempDir,
     base: String,
     away: Arc<AtomicBool>,
+    /// Requests for the state that were turned away.
+    turned_away: Arc<AtomicUsize>,
     server: tokio::task::JoinHandle<()>,
     git: Git,
     bundle: Sha256,
@@ -55,7 +57,13 @@ impl Drop for World {
     }
 }
 
-const STATE: &str = "layer-state";
+fn state_id() -> StateId {
+    StateId::new(state_identity().as_str()).unwrap()
+}
+
+fn state_identity() -> Sha256 {
+    Sha256::of(b"layer-state")
+}
 
 impl World {
     async fn new(files: &[(&str, &str)]) -> Self {
@@ -66,12 +74,15 @@ impl World {
             reviewer: Arc::new(ByName),
         };
         let away = Arc::new(AtomicBool::new(false));
-        let gone = Arc::clone(&away);
+        let turned_away = Arc::new(AtomicUsize::new(0));
+        let (gone, count) = (Arc::clone(&away), Arc::clone(&turned_away));
         let app = router(options).layer(axum::middleware::from_fn(
             move |request: axum::extract::Request, next: axum::middleware::Next| {
-                let gone = Arc::clone(&gone);
+                let (gone, count) = (Arc::clone(&gone), Arc::clone(&count));
                 async move {
                     if gone.load(Ordering::SeqCst) {
+                        let is_state = request.uri().path().starts_with("/v1/state/");
+                        count.fetch_add(usize::from(is_state), Ordering::SeqCst);
                         return axum::response::IntoResponse::into_response(
                             axum::http::StatusCode::SERVICE_UNAVAILABLE,
                         );
@@ -82,6 +93,7 @@ impl World {
         ));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
+        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         let repo = dir.path().join("repo");
         std::fs::create_dir(&repo).unwrap();
@@ -91,6 +103,7 @@ impl World {
         let mut world = Self {
             base,
             away,
+            turned_away,
             server,
             git: git.unwrap(),
             bundle: Sha256::of(b""),
@@ -117,9 +130,7 @@ impl World {
         let mirror = self.git.mirror(&url, &anyone, &self.revision).await.unwrap();
         let bundle = self.git.bundle(&mirror, &self.revision).await.unwrap();
         self.bundle = bundle.sha256().clone();
-        let path = self.dir.path().join("bundle.tar");
-        std::io::copy(&mut bundle.into_file().unwrap(), &mut std::fs::File::create(&path).unwrap()).unwrap();
-        self.client().bundle_put(&self.bundle, &path).await.unwrap();
+        self.client().bundle_put(&self.bundle, bundle.path()).await.unwrap();
     }
 
     fn client(&self) -> Client {
@@ -142,7 +153,7 @@ impl World {
             workspace: Default::default(),
             tool: None,
             tool_version: None,
-            state: STATE.to_owned(),
+            state: state_identity(),
             plan: None,
         }
     }
@@ -150,6 +161,7 @@ impl World {
     fn options(&self, run: &str) -> RunnerOptions {
         let token_file = self.dir.path().join(format!("{run}.token"));
         std::fs::write(&token_file, format!("{run}/1\n")).unwrap();
+        #[allow(clippy::disallowed_methods)] // The tool is wherever the tests find it.
         let path = std::env::var_os("PATH").unwrap();
         RunnerOptions {
             datastore_url: self.base.clone(),
@@ -210,7 +222,7 @@ impl World {
 
     async fn state(&self) -> Option<serde_json::Value> {
         let mut content = Vec::new();
-        self.client().state_get(&StateId::new(STATE).unwrap(), &mut content).await.unwrap()?;
+        self.client().state_get(&state_id(), &mut content).await.unwrap()?;
         Some(serde_json::from_slice(&content).unwrap())
     }
 }
@@ -362,9 +374,11 @@ async fn secrets_do_not_reach_log_plan_or_result() {
     assert!(log.contains("got ***"), "{log}");
     let attempt = Attempt::new("plan-1", 1).unwrap();
     let text = world.client().artefact_get(&attempt, Artefact::PlanText, 1 << 20).await.unwrap().unwrap();
+    let json = world.client().artefact_get(&attempt, Artefact::PlanJson, 1 << 20).await.unwrap().unwrap();
     for (sink, content) in [
         ("log of the plan", world.log_of("plan-1").await),
         ("log of the apply", log),
+        ("plan in JSON", String::from_utf8(json.to_vec()).unwrap()),
         ("readable plan", String::from_utf8(text.to_vec()).unwrap()),
         ("result", serde_json::to_string(&plan).unwrap()),
     ] {
@@ -393,7 +407,7 @@ async fn a_stop_in_mid_apply_saves_the_state_and_releases_the_lock() {
     let first =
         state["resources"].as_array().unwrap().iter().find(|resource| resource["name"] == "first").unwrap();
     assert_eq!(first["instances"][0]["attributes"]["input"]["value"], "kept");
-    let lock = reqwest_get(&world, "/v1/state/layer-state/lock").await;
+    let lock = reqwest_get(&world, &format!("/v1/state/{}/lock", state_id())).await;
     assert_eq!(lock, 204, "the lock was released");
 }
 
@@ -403,20 +417,13 @@ async fn a_datastore_that_is_away_in_mid_apply_gets_state_and_log_when_it_is_bac
     let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
     let plan = planned(&world.plan("plan-1").await);
     world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
-    let spool = world.dir.path().join("work/layer-uid/spool");
     let (began, go) = (signals.path().join("began"), signals.path().join("go"));
     let director = async {
         until(|| began.exists()).await;
         world.away.store(true, Ordering::SeqCst);
         std::fs::write(&go, "").unwrap();
-        // The tool has handed its final state over, and it waits on disk.
-        until(|| {
-            let files = std::fs::read_dir(&spool).unwrap().flatten();
-            files
-                .filter(|file| file.file_name() != "log")
-                .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("\"slow\"")))
-        })
-        .await;
+        // The tool wants its state saved, and is kept waiting through several tries.
+        until(|| world.turned_away.load(Ordering::SeqCst) > 3).await;
         world.away.store(false, Ordering::SeqCst);
     };
     let (apply, ()) =
@@ -433,18 +440,54 @@ async fn a_datastore_that_is_away_in_mid_apply_gets_state_and_log_when_it_is_bac
 }
 
 #[tokio::test]
+async fn a_state_that_the_tool_could_not_save_is_rescued() {
+    let signals = tempfile::tempdir().unwrap();
+    let world = World::new(&[("envs/prod/main.tf", &waiting_code(signals.path()))]).await;
+    let plan = planned(&world.plan("plan-1").await);
+    world.describe(&world.apply_of("apply-1", 1, "plan-1", plan)).await;
+    let (began, go) = (signals.path().join("began"), signals.path().join("go"));
+    let errored = world.dir.path().join("work/layer-uid/source/envs/prod/errored.tfstate");
+    let director = async {
+        until(|| began.exists()).await;
+        world.away.store(true, Ordering::SeqCst);
+        std::fs::write(&go, "").unwrap();
+        until(|| errored.exists()).await;
+        world.away.store(false, Ordering::SeqCst);
+    };
+    let mut options = world.options("apply-1");
+    // The tool loses patience with us because we lose it with the datastore.
+    options.patience = Duration::from_millis(300);
+    let (apply, ()) = tokio::join!(world.run_with(options, std::future::pending()), director);
+    assert_eq!(apply.reason, Reason::ToolFailed);
+    assert!(
+        apply.message.ends_with("The state that the tool could not save was saved afterwards"),
+        "{}",
+        apply.message
+    );
+    let state = world.state().await.expect("the state was rescued");
+    let names: Vec<_> = state["resources"].as_array().unwrap().iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["first", "slow"]);
+    assert_eq!(reqwest_get(&world, &format!("/v1/state/{}/lock", state_id())).await, 204, "no lock stays");
+}
+
+#[tokio::test]
 async fn a_state_locked_by_a_person_is_left_alone() {
     let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
     let first = planned(&world.plan("plan-1").await);
     assert_eq!(world.run(world.apply_of("apply-1", 1, "plan-1", first)).await.reason, Reason::Succeeded);
     let second = planned(&world.plan("plan-2").await);
     let info = Bytes::from_static(b"{\"ID\":\"by-hand\",\"Operation\":\"maintenance\",\"Who\":\"alice\",\"Version\":\"1\",\"Created\":\"2026-01-01T00:00:00Z\",\"Info\":\"\",\"Path\":\"\"}");
-    world.client().state_lock(&StateId::new(STATE).unwrap(), LockChange::Take, info, None).await.unwrap();
+    world.client().state_lock(&state_id(), LockChange::Take, info, None).await.unwrap();
     let before = world.state().await;
     let locked = world.run(world.apply_of("apply-2", 2, "plan-2", second)).await;
     assert_eq!(locked.reason, Reason::StateLocked, "{}", locked.message);
-    assert!(locked.message.contains("acquiring the state lock"), "{}", locked.message);
-    assert!(locked.message.contains("alice"), "{}", locked.message);
+    assert!(
+        locked
+            .message
+            .starts_with("the state is locked by alice (operation maintenance, held by controller since "),
+        "{}",
+        locked.message
+    );
     assert_eq!(world.state().await, before);
 }
 

@@ -127,14 +127,14 @@ async fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
 pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> {
     let root = root.canonicalize().context("find the demo repository")?;
     let manager = PatchParams::apply("terrane-demo").force();
-    let meta = |kind: &str, name: &str| json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE } });
-    let with = |mut object: serde_json::Value, spec: serde_json::Value| {
-        object["spec"] = spec;
-        object
+    let object = |kind: &str, name: &str, spec: serde_json::Value| {
+        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec })
     };
     let url = format!("file://{}", root.display());
-    let repository = with(
-        meta("TerraformRepository", "demo"),
+    let repository = object(
+        "TerraformRepository",
+        "demo",
         json!({ "repository": { "url": url }, "pollInterval": "2s", "remediationStrategy": { "onError": { "maxRetries": 1 } } }),
     );
     Api::<TerraformRepository>::namespaced(client.clone(), NAMESPACE)
@@ -142,8 +142,9 @@ pub(crate) async fn declare(client: &Client, root: &Path) -> anyhow::Result<()> 
         .await
         .context("declare the demo repository")?;
     for (name, auto_apply) in LAYERS {
-        let layer = with(
-            meta("TerraformLayer", name),
+        let layer = object(
+            "TerraformLayer",
+            name,
             json!({
                 "repository": { "name": "demo" }, "branch": "main", "path": name,
                 "remediationStrategy": { "autoApply": auto_apply },

@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod demo;
+mod environment;
 mod up;
 
 use std::process::ExitCode;
@@ -68,8 +69,7 @@ fn start_logging(arguments: &Arguments) {
     };
     let filter = EnvFilter::try_from_env("TERRANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let colour =
-        std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr()) && !environment::wants_no_colour();
     match arguments.log_format {
         arguments::LogFormat::Text => logs.with_ansi(colour).with_target(false).compact().init(),
         arguments::LogFormat::Json => logs.json().flatten_event(true).init(),

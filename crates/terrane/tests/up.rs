@@ -1,7 +1,8 @@
 //! `terrane up` as a person has it: the real binary, real git, the real tool.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,12 +25,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 struct Terrane {
     process: Option<Guarded>,
     root: Scratch,
+    /// The same at every start: runners that outlive a crash report to where they were told.
+    service: SocketAddr,
     starts: u32,
 }
 
 impl Terrane {
     fn new() -> Self {
-        Self { process: None, root: Scratch::new("terrane-up-").unwrap(), starts: 0 }
+        let service = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self { process: None, root: Scratch::new("terrane-up-").unwrap(), service, starts: 0 }
     }
 
     fn data(&self) -> PathBuf {
@@ -40,8 +44,8 @@ impl Terrane {
         let data = self.data();
         let kubeconfig = data.join("kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
-        let mut arguments =
-            vec!["up", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"];
+        let service = self.service.to_string();
+        let mut arguments = vec!["up", "--listen", &service, "--api-listen", "127.0.0.1:0", "--data-dir"];
         arguments.push(data.to_str().unwrap());
         arguments.extend(flags);
         self.starts += 1;

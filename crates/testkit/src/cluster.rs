@@ -130,6 +130,11 @@ impl RealCluster {
         Client::try_from(self.config()?).context("making a client for the real cluster")
     }
 
+    /// The administrator's token, for requests that carry their credentials themselves.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     /// A kubeconfig file of the administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig

@@ -112,16 +112,26 @@ pub(crate) enum Error {
     Busy,
 }
 
-/// What a change makes of a situation.
+/// What a change makes of a situation. It is made once a request and never kept, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Change {
     /// It already is as wished.
     Nothing,
-    To {
-        kind: Kind,
-        fence: u64,
-        head: Option<Head>,
-        lock: Option<Lock>,
-    },
+    To(Box<Next>),
+}
+
+/// What the next step says.
+pub(crate) struct Next {
+    pub(crate) kind: Kind,
+    pub(crate) fence: u64,
+    pub(crate) head: Option<Head>,
+    pub(crate) lock: Option<Lock>,
+}
+
+impl Change {
+    fn to(kind: Kind, fence: u64, head: Option<Head>, lock: Option<Lock>) -> Self {
+        Self::To(Box::new(Next { kind, fence, head, lock }))
+    }
 }
 
 pub(crate) struct Journal {
@@ -181,9 +191,9 @@ impl Journal {
                 return Err(Refused::OtherTenant.into());
             }
             let situation = last.map(|(_, step)| Situation::after(step)).unwrap_or_default();
-            let (kind, fence, head, lock) = match decide(&situation)? {
+            let Next { kind, fence, head, lock } = match decide(&situation)? {
                 Change::Nothing => return Ok(situation),
-                Change::To { kind, fence, head, lock } => (kind, fence, head, lock),
+                Change::To(next) => *next,
             };
             let versions =
                 head.as_ref().map_or(situation.versions, |head| head.version.max(situation.versions));
@@ -236,7 +246,7 @@ impl Situation {
             Some(held) => return Err(Refused::Locked(Box::new(held.clone()))),
             None => {}
         }
-        Ok(Change::To { kind: Kind::Lock, fence, head: self.head.clone(), lock: Some(wish.clone()) })
+        Ok(Change::to(Kind::Lock, fence, self.head.clone(), Some(wish.clone())))
     }
 
     /// An absent id releases whatever lock there is; only people can ask for that.
@@ -245,7 +255,7 @@ impl Situation {
         match (&self.lock, id) {
             (None, _) => Ok(Change::Nothing),
             (Some(held), Some(id)) if held.id != id => Err(Refused::OtherLock(id.to_owned())),
-            (Some(_), _) => Ok(Change::To { kind: Kind::Unlock, fence, head: self.head.clone(), lock: None }),
+            (Some(_), _) => Ok(Change::to(Kind::Unlock, fence, self.head.clone(), None)),
         }
     }
 
@@ -280,16 +290,14 @@ impl Situation {
             }
         }
         let head = Head { version: self.versions + 1, ..new.clone() };
-        Ok(Change::To { kind: Kind::Write, fence: seen, head: Some(head), lock: self.lock.clone() })
+        Ok(Change::to(Kind::Write, seen, Some(head), self.lock.clone()))
     }
 
     pub(crate) fn delete(&self) -> Result<Change, Refused> {
         match (&self.lock, &self.head) {
             (Some(held), _) => Err(Refused::Locked(Box::new(held.clone()))),
             (None, None) => Ok(Change::Nothing),
-            (None, Some(_)) => {
-                Ok(Change::To { kind: Kind::Delete, fence: self.fence, head: None, lock: None })
-            }
+            (None, Some(_)) => Ok(Change::to(Kind::Delete, self.fence, None, None)),
         }
     }
 }

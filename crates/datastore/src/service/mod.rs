@@ -241,8 +241,15 @@ impl IntoResponse for Error {
                 let headers = [(crate::header::LOG_END, end.to_string())];
                 return (StatusCode::CONFLICT, headers, axum::Json(Refusal { message })).into_response();
             }
-            // The tools read the holder's own words from the body.
-            Self::Locked(lock) => return (StatusCode::LOCKED, axum::Json(lock.info)).into_response(),
+            // The tools read the holder's own words from the body, and skip what they do not know.
+            Self::Locked(lock) => {
+                let mut info = lock.info;
+                if let Some(fields) = info.as_object_mut() {
+                    fields.insert("HeldBy".to_owned(), lock.by.into());
+                    fields.insert("HeldSince".to_owned(), lock.since.to_string().into());
+                }
+                return (StatusCode::LOCKED, axum::Json(info)).into_response();
+            }
             Self::BadRequest(message) => (StatusCode::BAD_REQUEST, message),
             Self::TooLarge(message) => (StatusCode::PAYLOAD_TOO_LARGE, message),
             Self::Method(message) => (StatusCode::METHOD_NOT_ALLOWED, message),

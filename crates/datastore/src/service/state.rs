@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_higher_fence_takes_the_lock_of_a_dead_run_and_a_lower_one_never_writes_again() {
         let held = Situation { fence: 4, lock: Some(lock_of("a", Some(4))), ..Situation::default() };
-        assert!(matches!(held.lock(&lock_of("b", Some(5))), Ok(Change::To { fence: 5, .. })));
+        assert!(matches!(held.lock(&lock_of("b", Some(5))), Ok(Change::To(next)) if next.fence == 5));
         assert!(matches!(held.lock(&lock_of("b", Some(4))), Err(Refused::Locked(_))));
         assert!(matches!(held.lock(&lock_of("b", Some(3))), Err(Refused::Fenced { own: 3, seen: 4 })));
         assert!(matches!(held.lock(&lock_of("a", Some(4))), Ok(Change::Nothing)));
@@ -350,7 +350,7 @@ mod tests {
             fence: 1,
             ..Situation::default()
         };
-        assert!(matches!(locked.write(&head("l", 4), Some("a"), Some(1)), Ok(Change::To { .. })));
+        assert!(matches!(locked.write(&head("l", 4), Some("a"), Some(1)), Ok(Change::To(_))));
         assert!(
             matches!(locked.write(&head("l", 3), Some("a"), Some(1)), Ok(Change::Nothing)),
             "the same again"
@@ -365,7 +365,7 @@ mod tests {
         assert!(matches!(locked.write(&head("l", 4), None, None), Err(Refused::Locked(_))));
         let free = Situation { fence: 1, ..Situation::default() };
         assert!(matches!(free.write(&head("l", 1), None, Some(1)), Err(Refused::NotLocked)));
-        assert!(matches!(free.write(&head("l", 1), None, None), Ok(Change::To { .. })));
+        assert!(matches!(free.write(&head("l", 1), None, None), Ok(Change::To(_))));
         assert!(matches!(
             free.write(&Head { serial: None, ..head("l", 1) }, None, None),
             Err(Refused::NoState)

@@ -37,7 +37,8 @@ pub fn token(
             error: None,
         },
         Err(error) => TokenReviewStatus {
-            authenticated: Some(false),
+            // A server that is not sure says nothing, and shows a user without a name.
+            user: Some(UserInfo::default()),
             error: Some(error.to_review()),
             ..TokenReviewStatus::default()
         },

@@ -216,7 +216,9 @@ fn aggregated(kinds: &Kinds, root: &str, version: &str) -> Response {
 
 fn discovered(kind: &Kind) -> Value {
     let scope = if kind.is_namespaced() { "Namespaced" } else { "Cluster" };
-    let own = || json!({"group": &*kind.group, "version": &*kind.version, "kind": &*kind.kind});
+    // Of a built-in kind the group and version are those around it, and left out.
+    let (group, version) = if kind.builtin().is_some() { ("", "") } else { (&*kind.group, &*kind.version) };
+    let own = || json!({"group": group, "version": version, "kind": &*kind.kind});
     let mut entry = json!({
         "resource": &*kind.plural, "responseKind": own(), "scope": scope, "singularResource": &*kind.singular, "verbs": kind.verbs,
     });

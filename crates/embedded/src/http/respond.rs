@@ -43,7 +43,9 @@ pub fn encoded(accept: Accept, code: StatusCode, value: &Value) -> Result<Respon
             (serde_json::to_string_pretty(value).map_err(Status::internal)?.into(), "application/json")
         }
         Encoding::Yaml => {
-            (serde_saphyr::to_string(value).map_err(Status::internal)?.into(), "application/yaml")
+            let mut sorted = value.clone();
+            sorted.sort_all_objects();
+            (serde_saphyr::to_string(&sorted).map_err(Status::internal)?.into(), "application/yaml")
         }
     };
     let mut response = json_response(code, bytes);

@@ -285,7 +285,7 @@ impl Status {
         let mut status = Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "Timeout",
-            format!("Too large resource version: {asked}, current: {current}"),
+            format!("Timeout: Too large resource version: {asked}, current: {current}"),
         );
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
         status.0.details = Some(Map::from_iter([

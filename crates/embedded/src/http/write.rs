@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Api;
 use super::decode::{self, Decoded};
 use super::negotiate::BodyFormat;
-use super::request::{FieldValidation, Mode, WriteOptions};
+use super::request::{FieldValidation, Mode, Verb, WriteOptions};
 use super::serve::Call;
 use super::status::{Result, Status};
 use super::view::{self, Shown};
@@ -58,7 +58,7 @@ pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldVali
 }
 
 fn unrecognized(kind: &Kind, why: &str, bytes: &[u8]) -> Status {
-    let why = if why.starts_with("error converting YAML") {
+    let why = if let Some(why) = why.strip_prefix("error converting YAML to JSON: ") {
         why.to_owned()
     } else {
         format!("couldn't get version/kind; json parse error: {why}")
@@ -275,19 +275,19 @@ pub fn now() -> Timestamp {
 }
 
 fn admit(api: &Api, call: &Call, snapshot: &Snapshot, change: Change<'_>) -> Result<()> {
-    let write = admission::Write {
-        identity: &call.identity,
-        resource: Resource {
-            group: &call.path.group,
-            version: &call.path.version,
-            resource: &call.path.resource,
-            subresource: &call.path.subresource,
-            name: &call.path.name,
-            namespace: call.namespace().unwrap_or_default(),
-        },
-        change,
-    };
+    let write = admission::Write { identity: &call.identity, resource: resource(call), change };
     Ok(admission::admit(&api.options.authorizer, snapshot, &write)?)
+}
+
+fn resource(call: &Call) -> Resource<'_> {
+    Resource {
+        group: &call.path.group,
+        version: &call.path.version,
+        resource: &call.path.resource,
+        subresource: &call.path.subresource,
+        name: &call.path.name,
+        namespace: call.namespace().unwrap_or_default(),
+    }
 }
 
 pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()> {
@@ -351,6 +351,11 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
         let message = "create not allowed while custom resource definition is terminating".to_owned();
         return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
     }
+    // The real server minds a revision only where an object is sent to be created.
+    let revision = meta::text(meta::of(&object), "resourceVersion");
+    if !revision.is_empty() && revision != "0" && call.verb == Verb::Create {
+        return Err(Status::bare("resourceVersion should not be set on objects to be created"));
+    }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
         for server_set in ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -361,6 +366,7 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
     }
     strategy::default(kind, &mut object);
     let snapshot = api.store.snapshot();
+    admission::complete(&snapshot, resource(call), &mut object)?;
     admit(api, call, &snapshot, Change::Create { object: &object })?;
     // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
     let mut object = if options.is_apply() {
@@ -452,7 +458,13 @@ impl Update<'_> {
     fn check_new(&self, object: &Value) -> Result<()> {
         let uid = meta::uid(object);
         if !uid.is_empty() {
-            let why = stale_uid(&self.call.kind, &self.call.key(), uid, "");
+            let why = if self.options.is_apply() {
+                format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                )
+            } else {
+                stale_uid(&self.call.kind, &self.call.key(), uid, "")
+            };
             return Err(Status::conflict(&self.call.kind, &self.call.path.name, &why));
         }
         Ok(())

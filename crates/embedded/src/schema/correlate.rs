@@ -14,11 +14,12 @@ pub(super) struct Correlated<'a> {
     new: &'a Value,
     old: &'a Value,
     old_items: OnceCell<KeyedItems<'a>>,
+    same: OnceCell<bool>,
 }
 
 impl<'a> Correlated<'a> {
     pub(super) fn new(node: &'a Node, new: &'a Value, old: &'a Value) -> Self {
-        Self { node, new, old, old_items: OnceCell::new() }
+        Self { node, new, old, old_items: OnceCell::new(), same: OnceCell::new() }
     }
 
     /// The field in both, if both have it and the schema knows it.
@@ -40,9 +41,9 @@ impl<'a> Correlated<'a> {
         Some(Correlated::new(self.node.items.as_deref()?, new, old))
     }
 
-    /// Deep equality, blind to the order of lists whose items have keys.
+    /// Deep equality, blind to the order of lists whose items have keys. Found out once, however many faults ask.
     pub(super) fn same(&self) -> bool {
-        same(Some(self.node), self.new, self.old, 0)
+        *self.same.get_or_init(|| same(Some(self.node), self.new, self.old, 0))
     }
 }
 

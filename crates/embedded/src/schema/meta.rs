@@ -68,6 +68,22 @@ pub(super) fn prune(metadata: &mut Value, path: &str) -> Vec<String> {
     prune_below(&OBJECT_META, metadata, path)
 }
 
+/// What of an embedded resource cannot be read, because its type is another.
+pub(super) fn misread_resource(path: &str, fields: &Map<String, Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for name in ["apiVersion", "kind"] {
+        if let Some(value) = fields.get(name).filter(|value| !value.is_string()) {
+            errors.push(FieldError::invalid(child(path, name), value.clone(), "must be a string"));
+        }
+    }
+    if let Some(metadata) = fields.get("metadata")
+        && let Some(detail) = mistyped(&OBJECT_META, metadata, "", "ObjectMeta")
+    {
+        errors.push(FieldError::invalid(child(path, "metadata"), metadata.clone(), detail));
+    }
+    errors
+}
+
 /// Whether an embedded resource has a version, a kind and acceptable metadata.
 pub(super) fn validate_resource(path: &str, fields: &Map<String, Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();

@@ -26,4 +26,4 @@ pub use error::{ErrorKind, FieldError, aggregate};
 pub use node::{ListType, MapType, Node, Prepared, Rule, Target, Type};
 pub use parse::{SCHEMA_PATH, Subresource};
 pub use prune::prune;
-pub use validate::{validate, validate_status};
+pub use validate::{malformed, validate, validate_status};

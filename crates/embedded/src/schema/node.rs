@@ -79,10 +79,13 @@ impl Node {
         self.prepared.regex.get_or_init(|| pattern::compile(text).ok()).as_ref()
     }
 
-    pub(crate) fn rules(&self) -> &[cel::Compiled] {
-        self.prepared
-            .rules
-            .get_or_init(|| self.validations.iter().map(|rule| cel::compile(self, rule)).collect())
+    /// The rules of this place, ready to run. A node stands in one place, so it does not matter who asks first.
+    pub(super) fn rules(&self, place: cel::Place) -> &[cel::Compiled] {
+        self.prepared.rules.get_or_init(|| cel::compile(self, place))
+    }
+
+    pub(super) fn has_rules(&self, find_out: impl FnOnce() -> bool) -> bool {
+        *self.prepared.has_rules.get_or_init(find_out)
     }
 }
 
@@ -101,6 +104,7 @@ impl fmt::Debug for Target {
 pub struct Prepared {
     regex: OnceLock<Option<Regex>>,
     rules: OnceLock<Vec<cel::Compiled>>,
+    has_rules: OnceLock<bool>,
 }
 
 impl Clone for Prepared {

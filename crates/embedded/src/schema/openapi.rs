@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::cel;
 use super::error::{FieldError, child, index, key};
+use super::parse;
 use super::props::{Additional, Items, Props};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -280,7 +281,7 @@ fn rules(schema: Props<'_>, path: &str, errors: &mut Vec<FieldError>) {
         if breaks(field_path) {
             errors.push(FieldError::invalid(at("fieldPath"), field_path, "must not contain line breaks"));
         }
-        if cel::field_path(schema, field_path).is_none() {
+        if cel::field_path(&parse::build(schema), field_path).is_none() {
             errors.push(FieldError::invalid(at("fieldPath"), field_path, "must be a valid path"));
         }
     }

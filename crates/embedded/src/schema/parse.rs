@@ -52,7 +52,7 @@ impl Node {
         }
         errors.extend(openapi::check(props, path));
         if errors.is_empty() {
-            errors.extend(cel::compile_faults(props, &node, path));
+            errors.extend(cel::compile_faults(&node, path));
         }
         if errors.is_empty() { Ok(Arc::new(node)) } else { Err(errors) }
     }
@@ -150,7 +150,7 @@ pub(super) fn type_of(name: &str) -> Option<Type> {
 }
 
 /// The depth of a schema was measured before.
-fn build(props: Props<'_>) -> Node {
+pub(super) fn build(props: Props<'_>) -> Node {
     let branches =
         |name: &str| props.schemas(name).into_iter().map(|branch| Arc::new(build(branch))).collect();
     Node {

@@ -97,7 +97,7 @@ fn resource_fields(schema: Props<'_>, level: Level, path: &str, errors: &mut Vec
         metadata.properties().iter().all(|(name, _)| matches!(*name, "name" | "generateName"));
     let other = metadata
         .set_fields()
-        .any(|field| !matches!(field, "type" | "default") && !(field == "properties" && narrows_names));
+        .any(|field| !(matches!(field, "type" | "default") || (field == "properties" && narrows_names)));
     if level == Level::Root && other {
         errors.push(FieldError::forbidden(
             property_path("metadata"),

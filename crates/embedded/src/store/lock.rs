@@ -33,7 +33,7 @@ impl Lock {
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => pause(),
                 Err(TryLockError::WouldBlock) => {
                     return Err(Error::InUse { path: path.into(), holder: read_holder(&mut file) });
                 }
@@ -52,6 +52,11 @@ impl Drop for Lock {
         // Closing is not enough: a child that is just being started has the file open as well.
         let _ = self.0.unlock();
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "opening blocks anyway, and no event tells that a lock is free")]
+fn pause() {
+    thread::sleep(PAUSE);
 }
 
 fn read_holder(file: &mut File) -> Holder {

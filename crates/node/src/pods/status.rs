@@ -132,6 +132,8 @@ fn container_status(
         image: image.clone(),
         ready: false,
         started: Some(false),
+        // The API always has it; leaving it out would look like a difference for ever.
+        last_state: Some(ContainerState::default()),
         ..ContainerStatus::default()
     };
     let Some(current) = &view.current else {
@@ -145,7 +147,9 @@ fn container_status(
     status.image_id = image;
     status.container_id = Some(id(current.number));
     let previous = view.previous.as_ref().zip(current.number.checked_sub(1));
-    status.last_state = previous.map(|(exit, number)| terminated(exit, id(number)));
+    if let Some((exit, number)) = previous {
+        status.last_state = Some(terminated(exit, id(number)));
+    }
     match &current.attempt {
         Attempt::Intended | Attempt::Starting { .. } => {
             status.container_id = None;

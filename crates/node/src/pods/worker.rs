@@ -51,6 +51,8 @@ pub(super) struct Worker {
     prepare_failures: u32,
     /// What the API answered to the last status, and to which version of the pod it was written.
     reported: Option<(Option<String>, Arc<Pod>)>,
+    /// What was written last, so that a field that the API does not keep is not sent again and again.
+    sent: Option<serde_json::Value>,
     deletion_told: bool,
     announced: BTreeSet<(String, u32)>,
 }
@@ -79,6 +81,7 @@ impl Worker {
             refresh_at: None,
             prepare_failures: 0,
             reported: None,
+            sent: None,
             deletion_told: false,
             announced: BTreeSet::new(),
         }
@@ -410,11 +413,15 @@ impl Worker {
         status: &k8s_openapi::api::core::v1::PodStatus,
     ) -> Result<Reported, Error> {
         let Some(patch) = status::patch(pod, status) else { return Ok(Reported::Same) };
+        if self.sent.as_ref() == Some(&patch) {
+            return Ok(Reported::Same);
+        }
         let api = self.api(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        match api.patch_status(name, &params, &Patch::Strategic(patch)).await {
+        match api.patch_status(name, &params, &Patch::Strategic(&patch)).await {
             Ok(answered) => {
+                self.sent = Some(patch);
                 let version = match &*self.latest.borrow() {
                     Latest::Present(pod) | Latest::Gone(pod) => pod.metadata.resource_version.clone(),
                 };

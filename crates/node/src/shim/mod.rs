@@ -80,19 +80,23 @@ fn run(directory: &Path) -> Result<(), Error> {
     rustix::process::umask(rustix::fs::Mode::from_bits_truncate(0o027));
 
     let attempt = AttemptDir::at(directory);
-    let _lock = take_lock(&attempt)?;
-    if attempt.state()?.is_some() || attempt.exit()?.is_some() {
-        return Err(Error::Taken);
-    }
-    let launch = attempt.launch()?.ok_or_else(|| Error::NothingToLaunch(directory.to_owned()))?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(doing("could not begin to wait for signals"))?
-        .block_on(supervise(&attempt, launch))
+        .block_on(claim_and_supervise(&attempt))
 }
 
-fn take_lock(attempt: &AttemptDir) -> Result<Lock, Error> {
+async fn claim_and_supervise(attempt: &AttemptDir) -> Result<(), Error> {
+    let _lock = take_lock(attempt).await?;
+    if attempt.state()?.is_some() || attempt.exit()?.is_some() {
+        return Err(Error::Taken);
+    }
+    let launch = attempt.launch()?.ok_or_else(|| Error::NothingToLaunch(attempt.path().to_owned()))?;
+    supervise(attempt, launch).await
+}
+
+async fn take_lock(attempt: &AttemptDir) -> Result<Lock, Error> {
     let mut waited = Duration::ZERO;
     loop {
         if let Some(lock) = attempt.try_lock()? {
@@ -101,7 +105,7 @@ fn take_lock(attempt: &AttemptDir) -> Result<Lock, Error> {
         if waited >= LOCK_PATIENCE {
             return Err(Error::Taken);
         }
-        std::thread::sleep(LOCK_PAUSE);
+        tokio::time::sleep(LOCK_PAUSE).await;
         waited += LOCK_PAUSE;
     }
 }

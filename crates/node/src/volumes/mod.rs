@@ -198,7 +198,7 @@ impl PodDirectory {
                 write::make_beneath(&root, &relative, self.owner)
                     .map_err(|source| Error::Io { path: root.join(&relative), source })?;
             }
-            pairs.push((mount.mount_path.clone(), root.join(relative)));
+            pairs.push((mount.mount_path.clone(), join(&root, &relative)));
         }
         let termination = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
         pairs.push((termination.to_owned(), self.termination(&container.name)));
@@ -209,7 +209,7 @@ impl PodDirectory {
     pub fn working_directory(&self, mounts: &Mounts, wanted: Option<&str>) -> Result<PathBuf, Error> {
         let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(self.home()) };
         let Some((root, below)) = mounts.locate(wanted) else { return Ok(PathBuf::from(wanted)) };
-        let path = root.join(&below);
+        let path = join(root, &below);
         if !path.is_dir() {
             write::make_beneath(root, &below, self.owner)
                 .map_err(|source| Error::Io { path: path.clone(), source })?;
@@ -224,6 +224,11 @@ impl PodDirectory {
             .map_err(|source| Error::Io { path: path.clone(), source })?;
         Ok(path)
     }
+}
+
+/// Joining nothing would leave a slash at the end.
+fn join(root: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() { root.to_owned() } else { root.join(below) }
 }
 
 async fn fetch_token(

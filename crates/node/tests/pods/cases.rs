@@ -1,10 +1,11 @@
 //! What a pod on this node does, written once; `main.rs` runs each case on every API.
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use node::config::Schedule;
+use node::config::{Jobs, Schedule};
 use node::fields::Facts;
 use node::isolation::Isolation;
 use node::logs::{Options, Prefix, Until, Which};
@@ -20,7 +21,8 @@ async fn plain(client: Client) -> Harness {
 
 pub(crate) async fn a_pod_runs_once_and_tells_how_it_ended(client: Client) {
     let harness = plain(client).await;
-    let mut pod = harness.script("once", "echo out; echo err >&2; env | sort; printf bye >/dev/termination-log; exit 3");
+    let mut pod = harness
+        .script("once", "echo out; echo err >&2; env | sort; printf bye >/dev/termination-log; exit 3");
     pod["spec"]["containers"][0]["env"] = json!([
         {"name": "GREETING", "value": "hello"},
         {"name": "BOTH", "value": "$(GREETING) $(NOBODY)"},
@@ -31,23 +33,36 @@ pub(crate) async fn a_pod_runs_once_and_tells_how_it_ended(client: Client) {
     let status = &pod["status"];
     let container = &status["containerStatuses"][0];
     let ended = &container["state"]["terminated"];
-    assert_eq!((&ended["exitCode"], &ended["reason"], &ended["message"]), (&json!(3), &json!("Error"), &json!("bye")));
+    assert_eq!(
+        (&ended["exitCode"], &ended["reason"], &ended["message"]),
+        (&json!(3), &json!("Error"), &json!("bye"))
+    );
     assert_eq!(container["restartCount"], 0);
     assert!(container["containerID"].as_str().unwrap().starts_with("terrane://"));
-    assert_eq!((&status["podIP"], &status["hostIP"], &status["qosClass"]), (&json!("127.0.0.1"), &json!("127.0.0.1"), &json!("BestEffort")));
+    assert_eq!(
+        (&status["podIP"], &status["hostIP"], &status["qosClass"]),
+        (&json!("127.0.0.1"), &json!("127.0.0.1"), &json!("BestEffort"))
+    );
     assert!(status["startTime"].is_string());
     let condition = |kind: &str| {
         let all = status["conditions"].as_array().unwrap();
         let found = all.iter().find(|condition| condition["type"] == kind).unwrap();
-        (found["status"].as_str().unwrap().to_owned(), found["reason"].as_str().unwrap_or_default().to_owned())
+        (
+            found["status"].as_str().unwrap().to_owned(),
+            found["reason"].as_str().unwrap_or_default().to_owned(),
+        )
     };
     assert_eq!(condition("Ready"), ("False".into(), "PodFailed".into()));
     assert_eq!(condition("Initialized").0, "True");
     assert_eq!(condition("PodScheduled").0, "True");
 
     let log = harness.log(&pod, Options::default()).await;
-    assert!(log.contains("out\n") && log.contains("err\n") && log.contains("BOTH=hello $(NOBODY)\n"), "{log}");
-    let mut names: Vec<&str> = log.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert!(
+        log.contains("out\n") && log.contains("err\n") && log.contains("BOTH=hello $(NOBODY)\n"),
+        "{log}"
+    );
+    let mut names: Vec<&str> =
+        log.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     names.sort_unstable();
     // PWD is the shell's own; nothing of the node's environment is there.
     assert_eq!(names, ["BOTH", "GREETING", "HOME", "NAME", "PATH", "PWD", "TMPDIR"]);
@@ -55,9 +70,15 @@ pub(crate) async fn a_pod_runs_once_and_tells_how_it_ended(client: Client) {
     assert_eq!(harness.log(&pod, tail).await.lines().count(), 1);
 
     // The files of an ended pod are gone, its log stays until it is deleted.
-    until("its directory is given back", || async { harness.config.pods.read_dir().unwrap().next().is_none().then_some(()) }).await;
+    until("its directory is given back", || async {
+        harness.config.pods.read_dir().unwrap().next().is_none().then_some(())
+    })
+    .await;
     harness.delete("once", 0).await;
-    until("its records are gone", || async { harness.records().pod_list().unwrap().is_empty().then_some(()) }).await;
+    until("its records are gone", || async {
+        harness.records().pod_list().unwrap().is_empty().then_some(())
+    })
+    .await;
 }
 
 pub(crate) async fn volumes_hold_what_the_api_has(client: Client) {
@@ -67,7 +88,7 @@ pub(crate) async fn volumes_hold_what_the_api_has(client: Client) {
     secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
     let mut pod = harness.script(
         "volumes",
-        "cat /secret/password /info/name; echo; wc -c </var/run/token/token; cat /config/ns; echo; echo x >/work/file && cat /work/file; pwd; echo y >/secret/z || echo refused",
+        "cat /secret/password /info/name; echo; wc -c </var/run/token/token; cat /config/ns; echo; echo x >/work/file && cat /work/file; pwd; (echo y >/secret/z) 2>/dev/null || echo refused",
     );
     pod["spec"]["volumes"] = json!([
         {"name": "secret", "secret": {"secretName": "s", "defaultMode": 0o400}},
@@ -116,7 +137,10 @@ pub(crate) async fn a_token_is_renewed_in_place(client: Client) {
     directory.refresh(&harness.client, &pod, &facts, &mut tokens, soon).await.unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), first, "it is not due yet");
     // Tokens carry whole seconds: one asked for in the same second would be the same.
-    until("a second has passed", || async { (jiff::Timestamp::now().as_second() > now.as_second() + 1).then_some(()) }).await;
+    until("a second has passed", || async {
+        (jiff::Timestamp::now().as_second() > now.as_second() + 1).then_some(())
+    })
+    .await;
     let late = now.checked_add(jiff::SignedDuration::from_secs(481)).unwrap();
     assert!(due <= late);
     directory.refresh(&harness.client, &pod, &facts, &mut tokens, late).await.unwrap();
@@ -134,7 +158,8 @@ pub(crate) async fn init_containers_come_first_and_in_order(client: Client) {
             "volumeMounts": [{"name": "work", "mountPath": "/work"}]})
     };
     pod["spec"]["volumes"] = json!([{"name": "work", "emptyDir": {}}]);
-    pod["spec"]["initContainers"] = json!([step("first", "printf one >/work/order"), step("second", "printf ' two' >>/work/order")]);
+    pod["spec"]["initContainers"] =
+        json!([step("first", "printf one >/work/order"), step("second", "printf ' two' >>/work/order")]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "work", "mountPath": "/work"}]);
     harness.create(pod.clone()).await;
     let done = harness.wait("init", "/status/phase", "Succeeded").await;
@@ -274,7 +299,8 @@ pub(crate) async fn a_crash_of_the_node_loses_nothing_and_repeats_nothing(client
     // One ends while nobody looks, and one pod is deleted by force.
     std::fs::write(harness.volume(&during, "work").join("go"), "").unwrap();
     let uid = during["metadata"]["uid"].as_str().unwrap();
-    until("its exit is recorded", || async { harness.records().attempt(uid, "main", 0).exit().unwrap() }).await;
+    until("its exit is recorded", || async { harness.records().attempt(uid, "main", 0).exit().unwrap() })
+        .await;
     harness.start();
     let ended = harness.wait("during", "/status/phase", "Failed").await;
     assert_eq!(ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 4);
@@ -286,12 +312,19 @@ pub(crate) async fn a_crash_of_the_node_loses_nothing_and_repeats_nothing(client
     harness.gone("after").await;
     assert!(main.is_alive().unwrap());
     harness.start();
-    until("the pod that was forgotten meanwhile has ended", || async { (!main.is_alive().unwrap()).then_some(()) }).await;
+    until("the pod that was forgotten meanwhile has ended", || async {
+        (!main.is_alive().unwrap()).then_some(())
+    })
+    .await;
 }
 
 pub(crate) async fn the_death_of_a_shim_ends_its_container_and_is_told(client: Client) {
     let harness = plain(client).await;
-    harness.create(harness.script("orphan", "sh -c 'while :; do sleep 0.05; done' & while :; do sleep 0.05; done")).await;
+    harness
+        .create(
+            harness.script("orphan", "sh -c 'while :; do sleep 0.05; done' & while :; do sleep 0.05; done"),
+        )
+        .await;
     let pod = harness.wait("orphan", "/status/phase", "Running").await;
     let (shim, main) = harness.running(&pod);
     shim.signal(Signal::KILL).unwrap();
@@ -300,7 +333,9 @@ pub(crate) async fn the_death_of_a_shim_ends_its_container_and_is_told(client: C
     assert_eq!((&state["exitCode"], &state["reason"]), (&json!(255), &json!("Unknown")));
     assert!(!main.is_alive().unwrap());
     let table = node::process::table().unwrap();
-    let left = |entry: &node::process::Entry| entry.session == shim.pid && entry.state == node::process::State::Alive;
+    let left = |entry: &node::process::Entry| {
+        entry.session == shim.pid && entry.state == node::process::State::Alive
+    };
     assert!(!table.iter().any(left), "nothing of it is left");
 }
 
@@ -424,7 +459,9 @@ pub(crate) async fn the_node_is_registered_and_alive(client: Client) {
     assert_eq!(node["metadata"]["labels"]["kubernetes.io/os"], "linux");
     assert_eq!(node["status"]["capacity"]["pods"], "10");
     assert_eq!(node["status"]["addresses"][0]["address"], "127.0.0.1");
-    assert!(node["status"]["nodeInfo"]["containerRuntimeVersion"].as_str().unwrap().starts_with("terrane://"));
+    assert!(
+        node["status"]["nodeInfo"]["containerRuntimeVersion"].as_str().unwrap().starts_with("terrane://")
+    );
     let conditions = node["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True"));
 }
@@ -441,4 +478,49 @@ pub(crate) async fn a_status_is_written_only_when_it_changes(client: Client) {
     let now = harness.pod("quiet").await;
     assert_eq!(now["metadata"]["resourceVersion"], json!(touched.metadata.resource_version));
     assert_eq!(now["status"], pod["status"]);
+}
+
+pub(crate) async fn jobs_are_carried_out(client: Client) {
+    let harness = Harness::new(client, |config| {
+        config.schedule = Schedule::BindUnscheduled;
+        config.jobs = Jobs::Control;
+    })
+    .await;
+    let jobs: Api<Job> = Api::namespaced(harness.client.clone(), &harness.namespace);
+    let job = |name: &str, script: &str, backoff_limit: i32| {
+        json!({"metadata": {"name": name}, "spec": {"completions": 2, "parallelism": 2, "backoffLimit": backoff_limit,
+            "template": {"spec": {"restartPolicy": "Never", "automountServiceAccountToken": false, "containers": [
+                {"name": "main", "image": "terrane.dev/local", "command": ["sh", "-c", script]}]}}}})
+    };
+    let create = async |value| {
+        jobs.create(&PostParams::default(), &serde_json::from_value(value).unwrap()).await.unwrap();
+    };
+    let condition = async |name: &'static str, kind: &'static str| {
+        until(&format!("job {name} is {kind}"), || async {
+            let job = serde_json::to_value(jobs.get(name).await.unwrap()).unwrap();
+            let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == kind && c["status"] == "True").then_some(job)
+        })
+        .await
+    };
+    create(job("good", "true", 6)).await;
+    let good = condition("good", "Complete").await;
+    assert_eq!((&good["status"]["succeeded"], &good["status"]["ready"]), (&json!(2), &json!(0)));
+    create(job("bad", "exit 1", 0)).await;
+    let bad = condition("bad", "Failed").await;
+    let reason =
+        bad["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Failed").unwrap();
+    assert_eq!(reason["reason"], "BackoffLimitExceeded");
+
+    let mut expiring = job("expiring", "true", 6);
+    expiring["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    create(expiring).await;
+    until("the job is gone", || async { jobs.get_opt("expiring").await.unwrap().is_none().then_some(()) })
+        .await;
+    let mut foreign = job("foreign", "true", 6);
+    foreign["spec"]["managedBy"] = json!("example.org/other");
+    create(foreign).await;
+    create(job("last", "true", 6)).await;
+    condition("last", "Complete").await;
+    assert!(jobs.get("foreign").await.unwrap().status.unwrap_or_default().start_time.is_none());
 }

@@ -33,7 +33,12 @@ fn unique(prefix: &str) -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let now = jiff::Timestamp::now().as_nanosecond();
-    format!("{prefix}-{}-{:x}-{}", std::process::id(), now & 0xffff_ffff, NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{prefix}-{}-{:x}-{}",
+        std::process::id(),
+        now & 0xffff_ffff,
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 impl Harness {
@@ -73,13 +78,20 @@ impl Harness {
         let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).unwrap();
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
-        until("the default service account is there", || async { accounts.get_opt("default").await.unwrap() })
-            .await;
+        until("the default service account is there", || async {
+            accounts.get_opt("default").await.unwrap()
+        })
+        .await;
     }
 
     pub(crate) fn start(&mut self) {
         let node = node::Node::open(self.config.clone()).unwrap();
-        self.task = Some(tokio::spawn(node.run(self.client.clone())));
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test that crashes the node must be able to abort it"
+        )]
+        let task = tokio::spawn(node.run(self.client.clone()));
+        self.task = Some(task);
     }
 
     /// As if the process had been killed: nothing is said to anybody, the shims stay.
@@ -104,6 +116,7 @@ impl Harness {
             "spec": {
                 "nodeName": self.config.name,
                 "restartPolicy": "Never",
+                "serviceAccountName": "default",
                 "automountServiceAccountToken": false,
                 "terminationGracePeriodSeconds": 30,
                 "containers": [{"name": "main", "image": "terrane.dev/local", "command": ["sh", "-c", script]}]
@@ -141,7 +154,10 @@ impl Harness {
     }
 
     pub(crate) async fn gone(&self, name: &str) {
-        until("the pod is gone", || async { self.pods().get_opt(name).await.unwrap().is_none().then_some(()) }).await;
+        until("the pod is gone", || async {
+            self.pods().get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn log(&self, pod: &Value, options: node::logs::Options) -> String {

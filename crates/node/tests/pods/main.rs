@@ -5,8 +5,27 @@
 mod cases;
 mod harness;
 
+/// The API in this process, with a directory of its own.
+async fn embedded_api() -> (embedded::serve::Server, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = embedded::serve::Options::new(directory.path().join("data"));
+    options.listen = embedded::serve::Listen::on_any_port();
+    (embedded::serve::Server::start(options).await.unwrap(), directory)
+}
+
 macro_rules! on_every_api {
     ($($case:ident),+ $(,)?) => {
+        mod on_the_embedded_api {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let (server, _directory) = super::embedded_api().await;
+                    super::cases::$case(server.client(embedded::auth::Identity::administrator())).await;
+                    server.stop().await;
+                }
+            )+
+        }
+
         mod on_a_real_cluster {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,3 +56,11 @@ on_every_api!(
     the_node_is_registered_and_alive,
     a_status_is_written_only_when_it_changes,
 );
+
+/// A real cluster has a job controller of its own, so this one is tried where there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_are_carried_out_on_an_api_without_a_job_controller() {
+    let (server, _directory) = embedded_api().await;
+    cases::jobs_are_carried_out(server.client(embedded::auth::Identity::administrator())).await;
+    server.stop().await;
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use runner::{Echo, RunnerOptions};
 
 use crate::arguments::Runner;
+use crate::environment;
 
 /// Variables that are ours and none of the tool's business.
 const OURS: &str = "TERRANE_";
@@ -13,9 +14,9 @@ const OURS: &str = "TERRANE_";
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = environment::search_path();
     let environment =
-        std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with(OURS)).collect();
+        environment::all().filter(|(name, _)| !name.to_string_lossy().starts_with(OURS)).collect();
     let code = runner::run(RunnerOptions {
         datastore_url: options.datastore_url,
         token_file: options.token_file,

@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
-use crate::demo;
+use crate::{demo, environment};
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let data = absolute(&options.data_dir)?;
@@ -125,7 +125,7 @@ fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
     let program = std::env::current_exe().context("find this program")?;
     let beside = node::config::program_directory(&program, &pods, &isolation)
         .context("give pods a copy of this program")?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = environment::search_path();
     let programs = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
     let node = Node::open(Config {
         name: hostname(),
@@ -178,7 +178,7 @@ fn controllers(
         // On one's own machine its own files and servers are meant to be read.
         file_urls: FileUrls::Allowed,
         addresses: Addresses::OwnToo,
-        search_path: std::env::var_os("PATH").unwrap_or_default(),
+        search_path: environment::search_path(),
         ..GitOptions::new(data.join("git"))
     })?;
     let settings = engine::Settings::new(RunnerSettings {

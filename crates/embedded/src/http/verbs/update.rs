@@ -48,12 +48,9 @@ pub fn check_name(call: &Call, object: &Value) -> Result<()> {
         return Err(Status::bad_request(message));
     }
     match call.namespace() {
-        Some(expected) if !namespace.is_empty() && namespace != expected => {
-            let message = format!(
-                "the namespace of the object ({namespace}) does not match the namespace on the request ({expected})"
-            );
-            Err(Status::bad_request(message))
-        }
+        Some(expected) if !namespace.is_empty() && namespace != expected => Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
         _ => Ok(()),
     }
 }

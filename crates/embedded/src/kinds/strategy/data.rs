@@ -131,7 +131,7 @@ pub(super) fn validate_config_map(map: &Value, old: Option<&Value>) -> Vec<Cause
         size += decoded_len(value);
     }
     if size > DATA_LIMIT {
-        causes.push(Cause::too_long("", DATA_LIMIT));
+        causes.push(Cause::too_long("[]", DATA_LIMIT));
     }
     causes
 }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod hostile;
 mod objects;
+mod recorded;
 mod schemas;
 mod values;
 

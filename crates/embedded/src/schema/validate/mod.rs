@@ -13,6 +13,7 @@ use super::cel;
 use super::error::{ErrorKind, FieldError, NO_PATH};
 use super::node::Node;
 
+pub use embedded::malformed;
 pub(super) use values::check as check_values;
 
 /// Everything that is wrong with `new`. With `old`, an update: faults of unchanged values do not count.

@@ -98,20 +98,20 @@ fn shown(held: Held) -> String {
 }
 
 fn multiple(run: &mut Run<'_>, held: Held, factor: f64) {
-    let (whole, shown_factor, positive) = match held {
+    let (factor, whole) = match held {
         Held::Integer(integer) => {
             let factor = factor as i64;
-            (factor > 0 && integer % factor == 0, factor.to_string(), factor > 0)
+            (Held::Integer(factor), integer.checked_rem(factor) == Some(0))
         }
         Held::Float(float) => {
             let ratio = if factor < 1.0 { 1.0 / factor * float } else { float / factor };
-            (is_integral(ratio), wording::float(factor), factor > 0.0)
+            (Held::Float(factor), is_integral(ratio))
         }
     };
-    if !positive {
-        let factor_value = Value::from(factor);
+    let shown_factor = shown(factor);
+    if factor.as_float() <= 0.0 {
         let detail = format!("factor MultipleOf declared for {} must be positive: {shown_factor}", run.path);
-        run.invalid(factor_value, detail);
+        run.invalid(factor.value(), detail);
     } else if !whole {
         run.invalid(held.value(), format!("{} in body should be a multiple of {shown_factor}", run.path));
     }

@@ -185,10 +185,10 @@ impl Run<'_> {
             self.errors.push(FieldError::too_long(self.place(), limit));
         } else if let Some(limit) = node.min_length.filter(|limit| characters() < *limit) {
             self.invalid(text, format!("{} in body should be at least {limit} chars long", self.path));
-        } else if let Some(pattern) = node.pattern.as_deref().filter(|pattern| !pattern.is_empty()) {
-            if !node.regex().is_some_and(|regex| regex.is_match(text)) {
-                self.invalid(text, format!("{} in body should match '{pattern}'", self.path));
-            }
+        } else if let Some(pattern) = node.pattern.as_deref().filter(|pattern| !pattern.is_empty())
+            && !node.regex().is_some_and(|regex| regex.is_match(text))
+        {
+            self.invalid(text, format!("{} in body should match '{pattern}'", self.path));
         }
     }
 
@@ -359,11 +359,11 @@ impl Run<'_> {
                 self.pathless(format!("{name} must validate all the schemas (allOf){none}"));
             }
         }
-        if let Some(branch) = &node.not {
-            if self.alternative(branch, value, depth).0.is_empty() {
-                let name = wording::quote(&self.path);
-                self.pathless(format!("{name} must not validate the schema (not)"));
-            }
+        if let Some(branch) = &node.not
+            && self.alternative(branch, value, depth).0.is_empty()
+        {
+            let name = wording::quote(&self.path);
+            self.pathless(format!("{name} must not validate the schema (not)"));
         }
         passed
     }

@@ -1,0 +1,87 @@
+//! Runs every case against one server, a few at once, and says how each went.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt};
+
+use crate::gaps::Gap;
+use crate::scope::Scope;
+use crate::target::Target;
+
+/// How many cases run at the same time. More would only wait for each other on a small machine.
+const AT_ONCE: usize = 8;
+/// No case takes this long: it ends one that hangs, so that the others are still reported.
+const CASE_LIMIT: Duration = Duration::from_secs(180);
+/// Fewer would mean that a subject was lost.
+const LEAST: usize = 120;
+
+/// One thing that is true of a Kubernetes API.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// `subject/what_holds`.
+    pub name: &'static str,
+    /// Ends with an error that says what did not hold.
+    pub run: fn(Scope) -> BoxFuture<'static, Result<()>>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+/// Runs all cases; an error names each that failed, and each gap that is none any more.
+pub async fn run(target: &Target, cases: &[Case], gaps: &[Gap]) -> Result<()> {
+    let only = only();
+    ensure!(cases.len() >= LEAST, "{} cases are registered, fewer than {LEAST}", cases.len());
+    for gap in gaps {
+        ensure!(cases.iter().any(|case| case.name == gap.case), "{} is a gap of no case", gap.case);
+    }
+    let chosen: Vec<Case> = cases.iter().filter(|case| case.name.contains(&only)).copied().collect();
+    let outcomes: Vec<(Case, Result<()>)> = stream::iter(chosen)
+        .map(|case| async move {
+            let started = Instant::now();
+            let outcome = run_case(target, case).await;
+            let took = started.elapsed().as_secs_f32();
+            match &outcome {
+                Ok(()) => println!("ok      {} ({took:.2} s)", case.name),
+                Err(error) => println!("FAILED  {} ({took:.2} s)\n    {error:#}", case.name),
+            }
+            (case, outcome)
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+
+    let mut wrong = Vec::new();
+    for (case, outcome) in &outcomes {
+        match (outcome, gaps.iter().find(|gap| gap.case == case.name)) {
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+            (Err(error), None) => wrong.push(format!("{}: {error:#}", case.name)),
+            (Ok(()), Some(_)) => wrong.push(format!("{}: passes, so it is no gap any more", case.name)),
+        }
+    }
+    let passed = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count();
+    println!("{passed} of {} cases pass, {} gaps are known", outcomes.len(), gaps.len());
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.sort();
+    bail!("{} of {} cases are not as they should be:\n{}", wrong.len(), outcomes.len(), wrong.join("\n"))
+}
+
+async fn run_case(target: &Target, case: Case) -> Result<()> {
+    let scope = Scope::new(target.clone(), case.name)?;
+    match tokio::time::timeout(CASE_LIMIT, (case.run)(scope)).await {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("it did not end within {} s", CASE_LIMIT.as_secs()),
+    }
+}
+
+/// While working on one subject: only cases whose name contains this.
+#[expect(clippy::disallowed_methods, reason = "a test has no command line of ours to be told on")]
+fn only() -> String {
+    std::env::var("CONFORMANCE_ONLY").unwrap_or_default()
+}

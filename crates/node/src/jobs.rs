@@ -1,5 +1,0 @@
-//! placeholder
-use kube::Client;
-pub async fn run(_client: Client) {
-    std::future::pending().await
-}

@@ -1,0 +1,18 @@
+//! The one place that reads the environment, beside clap's own `env` of flags.
+#![expect(clippy::disallowed_methods, reason = "this is the place")]
+
+use std::ffi::OsString;
+
+/// Where programs are looked for.
+pub(crate) fn search_path() -> OsString {
+    std::env::var_os("PATH").unwrap_or_default()
+}
+
+pub(crate) fn all() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os()
+}
+
+/// People who do not want colour say so with `NO_COLOR`.
+pub(crate) fn wants_no_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_some()
+}
