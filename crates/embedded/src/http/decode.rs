@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::negotiate::BodyFormat;
 use super::status::{Result, Status};
+use crate::kinds::protobuf;
 
 /// Reads a whole body, up to the limit.
 pub async fn body(body: Body, limit: usize) -> Result<Bytes> {
@@ -27,12 +28,17 @@ pub struct Decoded {
     pub duplicates: Vec<String>,
 }
 
-pub fn decode(bytes: &[u8], format: BodyFormat) -> std::result::Result<Decoded, String> {
+/// `definition` is the type of the object, for the form that does not name its fields.
+pub fn decode(bytes: &[u8], format: BodyFormat, definition: &str) -> std::result::Result<Decoded, String> {
     match format {
         BodyFormat::Json => json(bytes),
         // A JSON body is YAML too, and is read with JSON's own reader where it is one.
         BodyFormat::Yaml if bytes.trim_ascii_start().first() == Some(&b'{') => json(bytes),
         BodyFormat::Yaml => yaml(bytes),
+        BodyFormat::Protobuf => {
+            let value = protobuf::read(bytes, definition).map_err(|error| error.to_string())?;
+            Ok(Decoded { value, duplicates: Vec::new() })
+        }
     }
 }
 
@@ -216,7 +222,7 @@ mod tests {
 
     #[test]
     fn yaml_is_read_too() {
-        let decoded = decode(b"a: 1\nb:\n- x\n- \"2\"\n", BodyFormat::Yaml).unwrap();
+        let decoded = decode(b"a: 1\nb:\n- x\n- \"2\"\n", BodyFormat::Yaml, "").unwrap();
         assert_eq!(decoded.value, json!({"a": 1, "b": ["x", "2"]}));
     }
 }

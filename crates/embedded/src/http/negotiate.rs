@@ -39,7 +39,7 @@ pub enum Include {
     Object,
 }
 
-/// What kube-apiserver says it reads and writes. We never see protobuf: no client that can read JSON insists on it.
+/// What kube-apiserver says it reads and writes. Protobuf we read and never write: every client takes JSON for an answer.
 const MEDIA_TYPES: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
@@ -164,6 +164,8 @@ pub fn discovery(headers: &HeaderMap) -> Result<Discovery> {
 pub enum BodyFormat {
     Json,
     Yaml,
+    /// Of built-in kinds only.
+    Protobuf,
 }
 
 fn content_type(headers: &HeaderMap) -> &str {
@@ -175,6 +177,7 @@ pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat> {
     match content_type(headers) {
         "" | "application/json" => Ok(BodyFormat::Json),
         "application/yaml" | "application/x-yaml" => Ok(BodyFormat::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
         _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Api;
 use super::decode::{self, Decoded};
 use super::negotiate::BodyFormat;
-use super::request::{FieldValidation, Mode, WriteOptions};
+use super::request::{FieldValidation, Mode, Verb, WriteOptions};
 use super::serve::Call;
 use super::status::{Result, Status};
 use super::view::{self, Shown};
@@ -18,7 +18,7 @@ use crate::apply::{self, FieldSet, Schema, Writer};
 use crate::auth::Resource;
 use crate::auth::admission::{self, Change};
 use crate::kinds::strategy::{self, Part};
-use crate::kinds::{BuiltinSchemas, Cause, Kind, meta, typed};
+use crate::kinds::{Builtin, BuiltinSchemas, Cause, Kind, Origin, meta, typed};
 use crate::schema;
 use crate::store::{Key, Op, Snapshot, Stored, WriteError};
 
@@ -37,7 +37,8 @@ pub struct Incoming {
 /// Reads an object of the call's kind from a body.
 pub fn read(call: &Call, bytes: &[u8], format: BodyFormat, validation: FieldValidation) -> Result<Incoming> {
     let kind = &call.kind;
-    let decoded = decode::decode(bytes, format).map_err(|why| unrecognized(kind, &why, bytes))?;
+    let decoded =
+        decode::decode(bytes, format, kind.definition).map_err(|why| unrecognized(kind, &why, bytes))?;
     if !decoded.value.is_object() {
         let why = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
@@ -242,7 +243,7 @@ pub fn writer<'a>(call: &'a Call, part: Part, manager: &'a str, now: Timestamp) 
     let kind = &call.kind;
     let reset: &FieldSet = match (part, kind.builtin()) {
         (Part::Main, _) if kind.has_status() => &STATUS_ONLY,
-        (Part::Status, Some(crate::kinds::Builtin::Pod)) => &POD_STATUS,
+        (Part::Status, Some(Builtin::Pod)) => &POD_STATUS,
         (Part::Status, Some(_)) => &SPEC_ONLY,
         (Part::Status, None) => &SPEC_AND_METADATA,
         (Part::Main | Part::Finalize, _) => &NO_FIELDS,
@@ -344,15 +345,16 @@ fn generated_name(prefix: &str) -> String {
 
 async fn create_named(api: &Api, call: &Call, mut object: Value, options: &WriteOptions) -> Result<Shown> {
     let kind = &call.kind;
-    if let crate::kinds::Origin::Custom(definition) = &kind.origin
+    if let Origin::Custom(definition) = &kind.origin
         && definition.terminating
     {
         let message = "create not allowed while custom resource definition is terminating".to_owned();
         return Err(Status::method_not_supported(&kind.group, &kind.plural, "create").reworded(message));
     }
+    // The real server minds a revision only where an object is sent to be created.
     let revision = meta::text(meta::of(&object), "resourceVersion");
-    if !revision.is_empty() && revision != "0" && !options.is_apply() {
-        return Err(Status::bare("resourceVersion should not be set on objects to be created".to_owned()));
+    if !revision.is_empty() && revision != "0" && call.verb == Verb::Create {
+        return Err(Status::bare("resourceVersion should not be set on objects to be created"));
     }
     let now = now();
     if let Some(metadata) = meta::of_mut(&mut object) {
@@ -581,11 +583,11 @@ impl From<Status> for Lost {
 fn stale_uid(kind: &Kind, key: &Key, wanted: &str, found: &str) -> String {
     let place = match (kind.builtin(), &*kind.plural) {
         (None, plural) => format!("{}/{plural}", kind.group),
-        (Some(crate::kinds::Builtin::CustomResourceDefinition), plural) => {
+        (Some(Builtin::CustomResourceDefinition), plural) => {
             format!("apiextensions.k8s.io/{plural}")
         }
-        (Some(crate::kinds::Builtin::Node), _) => "minions".to_owned(),
-        (Some(crate::kinds::Builtin::Ingress), _) => "ingress".to_owned(),
+        (Some(Builtin::Node), _) => "minions".to_owned(),
+        (Some(Builtin::Ingress), _) => "ingress".to_owned(),
         (Some(_), plural) => plural.to_owned(),
     };
     let slash = if key.namespace.is_empty() { "" } else { "/" };
@@ -618,7 +620,7 @@ fn carry_over(object: &mut Value, old: &Value) {
 
 /// Whether a changed object is gone: it was to be deleted, nothing holds it any more, and its grace is over.
 fn goes_now(kind: &Kind, object: &Value, old: &Value) -> bool {
-    let held_by_spec = kind.builtin() == Some(crate::kinds::Builtin::Namespace)
+    let held_by_spec = kind.builtin() == Some(Builtin::Namespace)
         && object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
     meta::finalizers(object).is_empty()
         && meta::is_deleting(old)

@@ -7,6 +7,7 @@ mod crd;
 pub mod format;
 pub mod meta;
 pub mod openapi;
+pub mod protobuf;
 mod registry;
 pub mod strategy;
 pub mod typed;

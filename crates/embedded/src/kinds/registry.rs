@@ -20,7 +20,7 @@ pub struct Registry {
 }
 
 /// Group, version and plural.
-type Address = (Arc<str>, Arc<str>, Arc<str>);
+type ResourceName = (Arc<str>, Arc<str>, Arc<str>);
 
 /// The kinds at one revision.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Kinds {
     revision: u64,
     builtin: Arc<[Arc<Kind>]>,
     custom: BTreeMap<Arc<str>, Custom>,
-    index: HashMap<Address, Arc<Kind>>,
+    index: HashMap<ResourceName, Arc<Kind>>,
 }
 
 #[derive(Debug, Clone)]

@@ -301,7 +301,7 @@ pub(crate) async fn a_crash_of_the_node_loses_nothing_and_repeats_nothing(client
     let uid = during["metadata"]["uid"].as_str().unwrap();
     until("its exit is recorded", || async { harness.records().attempt(uid, "main", 0).exit().unwrap() })
         .await;
-    harness.start();
+    harness.start().await;
     let ended = harness.wait("during", "/status/phase", "Failed").await;
     assert_eq!(ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 4);
     assert_eq!(harness.log(&ended, Options::default()).await, "started\ndone\n");
@@ -311,7 +311,7 @@ pub(crate) async fn a_crash_of_the_node_loses_nothing_and_repeats_nothing(client
     harness.delete("after", 0).await;
     harness.gone("after").await;
     assert!(main.is_alive().unwrap());
-    harness.start();
+    harness.start().await;
     until("the pod that was forgotten meanwhile has ended", || async {
         (!main.is_alive().unwrap()).then_some(())
     })

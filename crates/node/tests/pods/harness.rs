@@ -16,7 +16,7 @@ use node::process;
 use node::records::{Attempt, LogLimits, Records};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// Much longer than anything takes; it only ends a wait for something broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub(crate) struct Harness {
     pub(crate) namespace: String,
     pub(crate) config: Config,
     root: PathBuf,
-    task: Option<JoinHandle<Result<(), node::Error>>>,
+    task: JoinSet<Result<(), node::Error>>,
 }
 
 fn unique(prefix: &str) -> String {
@@ -67,9 +67,9 @@ impl Harness {
         };
         change(&mut config);
         let namespace = unique("pods");
-        let mut harness = Harness { client, namespace, config, root, task: None };
+        let mut harness = Harness { client, namespace, config, root, task: JoinSet::new() };
         harness.make_namespace().await;
-        harness.start();
+        harness.start().await;
         harness
     }
 
@@ -84,21 +84,17 @@ impl Harness {
         .await;
     }
 
-    pub(crate) fn start(&mut self) {
-        let node = node::Node::open(self.config.clone()).unwrap();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a test that crashes the node must be able to abort it"
-        )]
-        let task = tokio::spawn(node.run(self.client.clone()));
-        self.task = Some(task);
+    pub(crate) async fn start(&mut self) {
+        // A process that another test is just starting may still hold a copy of the old lock, until it executes.
+        let node =
+            until("the old node's lock is free", || async { node::Node::open(self.config.clone()).ok() })
+                .await;
+        self.task.spawn(node.run(self.client.clone()));
     }
 
     /// As if the process had been killed: nothing is said to anybody, the shims stay.
     pub(crate) async fn crash(&mut self) {
-        let task = self.task.take().unwrap();
-        task.abort();
-        let _ = task.await;
+        self.task.shutdown().await;
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -191,18 +187,10 @@ impl Harness {
         }
     }
 
-    pub(crate) fn volume(&self, pod: &Value, name: &str) -> PathBuf {
-        self.config.pods.join(pod["metadata"]["uid"].as_str().unwrap()).join("volumes").join(name)
-    }
-}
-
-impl Drop for Harness {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.abort();
-        }
-        // Whatever still runs under a shim of this node goes with the test, passed or failed.
+    /// Whatever still runs under a shim of this node goes with the test, passed or failed.
+    fn kill_everything(&self) -> usize {
         let table = process::table().unwrap_or_default();
+        let mut killed = 0;
         for entry in &table {
             let arguments = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
             if String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy()) {
@@ -210,9 +198,31 @@ impl Drop for Harness {
                     let _ = below.process.signal(Signal::KILL);
                 }
                 let _ = entry.process.signal(Signal::KILL);
+                killed += 1;
             }
         }
-        let _ = std::fs::remove_dir_all(&self.root);
+        killed
+    }
+
+    pub(crate) fn volume(&self, pod: &Value, name: &str) -> PathBuf {
+        self.config.pods.join(pod["metadata"]["uid"].as_str().unwrap()).join("volumes").join(name)
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        self.task.abort_all();
+        // The node may be in the middle of a step, and a shim about to write: until both are over, the directory can
+        // come back.
+        for _ in 0..500 {
+            let clean = self.kill_everything() == 0 && !self.root.exists();
+            let _ = std::fs::remove_dir_all(&self.root);
+            if clean && self.task.try_join_next().is_none() && self.task.is_empty() {
+                return;
+            }
+            while self.task.try_join_next().is_some() {}
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
     }
 }
 

@@ -48,9 +48,11 @@ impl DeleteOptions {
             from_query(&call.params)?
         } else {
             let format = negotiate::body_format(&call.headers).unwrap_or(BodyFormat::Json);
-            let decoded = decode::decode(&bytes, format).map_err(|why| {
-                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
-            })?;
+            let decoded =
+                decode::decode(&bytes, format, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
+                    .map_err(|why| {
+                        Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+                    })?;
             if decoded
                 .value
                 .get("kind")
@@ -200,9 +202,15 @@ enum Step {
 }
 
 async fn remove(api: &Api, call: &Call, key: &Key, options: &DeleteOptions) -> Result<Removal> {
+    let mut marked_by_us: Option<Arc<Stored>> = None;
     for _ in 0..ATTEMPTS {
         let snapshot = api.store.snapshot();
-        let Some(stored) = snapshot.get(key) else { return Err(Status::not_found(&call.kind, &key.name)) };
+        let Some(stored) = snapshot.get(key) else {
+            // A node that saw the mark may be quicker than this request: the pod is gone as was asked for.
+            let Some(marked) = marked_by_us else { return Err(Status::not_found(&call.kind, &key.name)) };
+            let object = view::value(&call.kind, &marked);
+            return Ok(Removal { stage: Stage::Gone, answer: answer(&call.kind, &marked, &object) });
+        };
         write::admit_deletion(api, call, &snapshot)?;
         let old = view::value(&call.kind, &stored);
         check_preconditions(&call.kind, &old, options)?;
@@ -227,6 +235,7 @@ async fn remove(api: &Api, call: &Call, key: &Key, options: &DeleteOptions) -> R
             Step::Remove { marked: Some(object) } => match mark(api, call, &stored, object).await {
                 Ok(marked) => {
                     let object = view::value(&call.kind, &marked);
+                    marked_by_us = Some(Arc::clone(&marked));
                     erase(api, call, &marked, object).await
                 }
                 Err(error) => Err(error),

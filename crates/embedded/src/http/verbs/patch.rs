@@ -49,7 +49,7 @@ pub async fn serve(api: &Api, call: Call, part: Part, body: Body) -> Result<Resp
 }
 
 fn read_patch(how: PatchKind, bytes: &[u8]) -> Result<Decoded> {
-    decode::decode(bytes, BodyFormat::Json).map_err(|why| match how {
+    decode::decode(bytes, BodyFormat::Json, "").map_err(|why| match how {
         PatchKind::Strategic => Status::bad_request(format!("error decoding patch: {why}")),
         PatchKind::Json | PatchKind::Merge | PatchKind::Apply => {
             Status::bad_request(format!("error decoding patch: {why}"))
@@ -99,7 +99,7 @@ async fn server_side(
     options: &WriteOptions,
     bytes: &[u8],
 ) -> Result<Response> {
-    let decoded = decode::decode(bytes, BodyFormat::Yaml)
+    let decoded = decode::decode(bytes, BodyFormat::Yaml, "")
         .map_err(|why| Status::bad_request(format!("error decoding YAML: {why}")))?;
     let mut warnings = Vec::new();
     match options.validation {

@@ -43,7 +43,8 @@ pub async fn serve(api: &Api, call: Call, body: Body) -> Result<Response> {
 pub async fn token_request(api: &Api, call: Call, body: Body) -> Result<Response> {
     let format = negotiate::body_format(&call.headers)?;
     let bytes = decode::body(body, api.options.max_body_bytes).await?;
-    let decoded = decode::decode(&bytes, format).map_err(Status::bad_request)?;
+    let decoded = decode::decode(&bytes, format, "io.k8s.api.authentication.v1.TokenRequest")
+        .map_err(Status::bad_request)?;
     let namespace = call.namespace().unwrap_or_default();
     let given = meta::name(&decoded.value);
     if !given.is_empty() && given != call.path.name {

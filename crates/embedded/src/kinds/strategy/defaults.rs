@@ -210,8 +210,8 @@ fn is_latest(image: &str) -> bool {
 fn job(object: &mut Value) {
     let labels = object.pointer("/spec/template/metadata/labels").cloned();
     let own_labels = meta::of(object).get("labels").and_then(Value::as_object).is_some_and(|l| !l.is_empty());
-    if let (Some(labels), false) =
-        (labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())), own_labels)
+    if !own_labels
+        && let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty()))
         && let Some(metadata) = meta::of_mut(object)
     {
         metadata.insert("labels".to_owned(), labels);
