@@ -41,7 +41,20 @@ const AT_ONCE: usize = 4;
 const CASE_LIMIT: Duration = Duration::from_secs(180);
 
 /// What fails on the embedded API, and why.
-const KNOWN: &[Gap] = &[];
+const KNOWN: &[Gap] = &[
+    Gap {
+        case: "get/describes_pod",
+        why: "a pod gets no volume with its account's token, so kubectl aligns what it describes to shorter names",
+    },
+    Gap {
+        case: "write/create_from_file",
+        why: "kubectl checks a List by the OpenAPI v2 document, which is not served",
+    },
+    Gap {
+        case: "wrong/unknown_kind",
+        why: "kubectl looks for a kind that OpenAPI v3 does not know in the v2 document, which is not served",
+    },
+];
 
 /// One thing that a user of kubectl sees.
 #[derive(Clone, Copy)]

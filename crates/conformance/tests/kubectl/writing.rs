@@ -125,7 +125,7 @@ async fn patch_strategic(k: Kubectl) -> Result<()> {
 async fn patch_custom_strategic(k: Kubectl) -> Result<()> {
     k.create(&layer("l")).await?;
     let patch = r#"{"spec": {"branch": "next"}}"#;
-    let wanted = "Error from server (UnsupportedMediaType): the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/apply-patch+cbor\n";
+    let wanted = "error: application/strategic-merge-patch+json is not supported by terrane.dev/v1alpha1, Kind=TerraformLayer: the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml\n";
     k.words(&["patch", "tfl", "l", "-p", patch]).await?.fails(1, wanted)
 }
 
@@ -153,7 +153,9 @@ async fn replace(k: Kubectl) -> Result<()> {
 
 async fn replace_stale(k: Kubectl) -> Result<()> {
     k.create(&map("a", json!({"v": "1"}))).await?;
-    let old = k.run("get configmap a -o json").await?.json()?;
+    let mut old = k.run("get configmap a -o json").await?.json()?;
+    // What kubectl printed has the namespace masked.
+    old["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
     k.with("replace", &map("a", json!({"v": "2"}))).await?.ok()?;
     let wanted = "Error from server (Conflict): error when replacing \"STDIN\": Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again\n";
     k.with("replace", &old).await?.fails(1, wanted)
@@ -211,7 +213,7 @@ async fn delete_by_label(k: Kubectl) -> Result<()> {
 async fn delete_dry_run(k: Kubectl) -> Result<()> {
     k.create(&map("a", json!({}))).await?;
     let output = k.run("delete configmap a --dry-run=server").await?;
-    output.prints("configmap \"a\" deleted (server dry run) from NS namespace\n")?;
+    output.prints("configmap \"a\" deleted from NS namespace (server dry run)\n")?;
     k.run("get configmap a -o name").await?.prints("configmap/a\n")
 }
 

@@ -30,7 +30,7 @@ async fn wrong_type(k: Kubectl) -> Result<()> {
     object["spec"]["suspend"] = json!("yes");
     k.with("create", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: spec.suspend: Invalid value: \"string\": spec.suspend in body must be of type boolean: \"string\"\n",
+        "The TerraformLayer \"l\" is invalid: \n* spec.suspend: Invalid value: \"string\": spec.suspend in body must be of type boolean: \"string\"\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
     )
 }
 
@@ -46,7 +46,7 @@ async fn missing_required(k: Kubectl) -> Result<()> {
     object["spec"] = json!({"repository": {"name": "r"}, "path": "a"});
     k.with("create", &object)
         .await?
-        .fails(1, "The TerraformLayer \"l\" is invalid: spec.branch: Required value\n")
+        .fails(1, "The TerraformLayer \"l\" is invalid: \n* spec.branch: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n")
 }
 
 async fn missing_required_of_pod(k: Kubectl) -> Result<()> {
@@ -59,10 +59,10 @@ async fn missing_required_of_pod(k: Kubectl) -> Result<()> {
 
 async fn pattern(k: Kubectl) -> Result<()> {
     let mut object = layer("l");
-    object["spec"]["remediationStrategy"] = json!({"autoApply": "perhaps"});
+    object["spec"]["path"] = json!("/etc");
     k.with("create", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: spec.remediationStrategy.autoApply: Invalid value: \"string\": spec.remediationStrategy.autoApply in body must be of type boolean: \"string\"\n",
+        "The TerraformLayer \"l\" is invalid: spec.path: Invalid value: \"/etc\": spec.path in body should match '^[A-Za-z0-9_.][A-Za-z0-9_. +@=,/-]*$'\n",
     )
 }
 
@@ -71,7 +71,7 @@ async fn two_at_once(k: Kubectl) -> Result<()> {
     object["spec"] = json!({"repository": {"name": "r"}});
     k.with("create", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: \n* spec.branch: Required value\n* spec.path: Required value\n",
+        "The TerraformLayer \"l\" is invalid: \n* spec.branch: Required value\n* spec.path: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
     )
 }
 
@@ -131,7 +131,7 @@ async fn apply_names_the_object(k: Kubectl) -> Result<()> {
     object["spec"]["suspend"] = json!("yes");
     k.with("apply", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: spec.suspend: Invalid value: \"string\": spec.suspend in body must be of type boolean: \"string\"\n",
+        "The TerraformLayer \"l\" is invalid: \n* spec.suspend: Invalid value: \"string\": spec.suspend in body must be of type boolean: \"string\"\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
     )
 }
 
