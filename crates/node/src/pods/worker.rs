@@ -61,7 +61,11 @@ pub(super) struct Worker {
 enum Round {
     /// Something changed: look again at once.
     Again,
-    Wait(Option<Timestamp>),
+    /// `shims` are those that the decision knew of: one that has ended since then must not be waited for in vain.
+    Wait {
+        wake: Option<Timestamp>,
+        shims: Vec<Process>,
+    },
     Over,
 }
 
@@ -102,9 +106,9 @@ impl Worker {
             match round {
                 Ok(Round::Over) => return self.uid,
                 Ok(Round::Again) => pause = FIRST_PAUSE,
-                Ok(Round::Wait(wake)) => {
+                Ok(Round::Wait { wake, shims }) => {
                     pause = FIRST_PAUSE;
-                    self.wait(wake).await;
+                    self.wait(wake, shims).await;
                 }
                 Err(error) => {
                     let (pod, _) = self.pod();
@@ -220,13 +224,15 @@ impl Worker {
             for action in &decision.actions {
                 self.act(&pod, &views, action).await?;
             }
-            return Ok(if kills_only { Round::Wait(decision.wake) } else { Round::Again });
+            let wait = Round::Wait { wake: decision.wake, shims: observe::shims(&views) };
+            return Ok(if kills_only { wait } else { Round::Again });
         }
         let wake = self.maintain(&pod, &views, now, decision.wake).await;
         if presence == Presence::Present && self.report(&pod, &status).await? == Reported::Changed {
             return Ok(Round::Again);
         }
-        self.finish(&pod, &views, &decision).await.map(|over| over.unwrap_or(Round::Wait(wake)))
+        let wait = Round::Wait { wake, shims: observe::shims(&views) };
+        self.finish(&pod, &views, &decision).await.map(|over| over.unwrap_or(wait))
     }
 
     async fn finish(
@@ -470,12 +476,7 @@ impl Worker {
     }
 
     /// Until the pod changes, one of its shims ends, room is given back to someone who waits for it, or the time comes.
-    async fn wait(&mut self, wake: Option<Timestamp>) {
-        let (pod, _) = self.pod();
-        let shims = match observe::views(&self.shared.records, &pod) {
-            Ok(views) => observe::shims(&views),
-            Err(_) => Vec::new(),
-        };
+    async fn wait(&mut self, wake: Option<Timestamp>, shims: Vec<Process>) {
         let mut ends: FuturesUnordered<_> = shims.into_iter().map(end_of).collect();
         let sleep = async {
             match wake {
