@@ -384,7 +384,8 @@ proptest! {
     fn what_the_standard_allows_gives_what_the_standard_says(document in document(), patch in prop::collection::vec(operation(), 0..4)) {
         let operations: json_patch::Patch = serde_json::from_value(Value::from(patch.clone())).unwrap();
         let mut expected = document.clone();
-        if json_patch::patch(&mut expected, &operations).is_ok() {
+        // Without the library's undo, which cannot undo every patch that it applied.
+        if json_patch::patch_unsafe(&mut expected, &operations).is_ok() {
             prop_assert_eq!(json(document, &Value::from(patch)).unwrap(), expected);
         } else if let Err(error) = json(document, &Value::from(patch)) {
             prop_assert_eq!(error.code(), 422);

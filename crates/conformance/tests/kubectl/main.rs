@@ -1,0 +1,152 @@
+//! The pinned kubectl on the embedded API and on a real kube-apiserver: the same commands must end with the same
+//! words and exit codes on both. Only the known differences may fail on the embedded API, and each of them must.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use conformance::gaps::Gap;
+use conformance::{Scope, Target};
+use embedded::serve::{Listen, Options, Server};
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use secrecy::ExposeSecret;
+use testkit::cluster::RealCluster;
+use testkit::process::Scratch;
+
+use crate::program::{Kubectl, Place};
+
+/// The registry of one subject: each function is a case, named after the subject and itself.
+macro_rules! cases {
+    ($subject:literal: $($case:ident),+ $(,)?) => {
+        /// The cases of this subject.
+        pub(crate) const CASES: &[$crate::Case] = &[$(
+            $crate::Case { name: concat!($subject, "/", stringify!($case)), run: |kubectl| Box::pin($case(kubectl)) }
+        ),+];
+    };
+}
+
+mod applying;
+mod asking;
+mod program;
+mod reading;
+mod waiting;
+mod writing;
+mod wrong;
+
+/// How many cases run at the same time: each is a process that wants a core for most of its life.
+const AT_ONCE: usize = 4;
+/// No case takes this long: it ends one that hangs, so that the others are still reported.
+const CASE_LIMIT: Duration = Duration::from_secs(180);
+
+/// What fails on the embedded API, and why.
+const KNOWN: &[Gap] = &[
+    Gap {
+        case: "get/describes_pod",
+        why: "a pod gets no volume with its account's token, so kubectl aligns what it describes to shorter names",
+    },
+    Gap {
+        case: "write/create_from_file",
+        why: "kubectl checks a List by the OpenAPI v2 document, which is not served",
+    },
+    Gap {
+        case: "wrong/unknown_kind",
+        why: "kubectl looks for a kind that OpenAPI v3 does not know in the v2 document, which is not served",
+    },
+];
+
+/// One thing that a user of kubectl sees.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    name: &'static str,
+    run: fn(Kubectl) -> BoxFuture<'static, Result<()>>,
+}
+
+fn all() -> Vec<Case> {
+    let subjects =
+        [reading::CASES, writing::CASES, applying::CASES, waiting::CASES, asking::CASES, wrong::CASES];
+    subjects.concat()
+}
+
+/// Runs all cases on one server; an error names each that failed, and each known difference that is none any more.
+async fn run(target: &Target, place: &Place, known: &[Gap]) -> Result<()> {
+    let cases = all();
+    for gap in known {
+        ensure!(cases.iter().any(|case| case.name == gap.case), "{} is a difference of no case", gap.case);
+    }
+    let outcomes: Vec<(Case, Result<()>)> = stream::iter(cases)
+        .map(|case| async move {
+            let started = Instant::now();
+            let outcome = run_case(target, place, case).await;
+            let took = started.elapsed().as_secs_f32();
+            match &outcome {
+                Ok(()) => println!("ok      {} ({took:.2} s)", case.name),
+                Err(error) => println!("FAILED  {} ({took:.2} s)\n    {error:#}", case.name),
+            }
+            (case, outcome)
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let mut wrong = Vec::new();
+    for (case, outcome) in &outcomes {
+        match (outcome, known.iter().find(|gap| gap.case == case.name)) {
+            (Ok(()), None) | (Err(_), Some(_)) => {}
+            (Err(error), None) => wrong.push(format!("{}: {error:#}", case.name)),
+            (Ok(()), Some(gap)) => wrong.push(format!("{}: passes, so this is over: {}", case.name, gap.why)),
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.sort();
+    bail!("{} of {} cases are not as they should be:\n{}", wrong.len(), outcomes.len(), wrong.join("\n"))
+}
+
+async fn run_case(target: &Target, place: &Place, case: Case) -> Result<()> {
+    let scope = Scope::new(target.clone(), case.name)?;
+    scope.pod_namespace().await?;
+    let kubectl = Kubectl::new(place, scope)?;
+    match tokio::time::timeout(CASE_LIMIT, (case.run)(kubectl)).await {
+        Ok(outcome) => outcome,
+        Err(_) => bail!("it did not end within {} s", CASE_LIMIT.as_secs()),
+    }
+}
+
+async fn start(directory: &Path) -> Result<(Server, Target)> {
+    let options = Options {
+        listen: Listen::new(([127, 0, 0, 1], 0).into(), None, None)?,
+        definitions: api::custom_resources(),
+        ..Options::new(directory.join("data"))
+    };
+    let server = Server::start(options).await?;
+    let kubeconfig = Kubeconfig::read_from(server.kubeconfig())?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let token = config.auth_info.token.as_ref().context("the kubeconfig has no token")?;
+    let token = token.expose_secret().to_owned();
+    Ok((server, Target::on_port(config, token)?))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_works_on_the_embedded_api() -> Result<()> {
+    let scratch = Scratch::new("terrane-kubectl-")?;
+    let (server, target) = start(scratch.path()).await?;
+    let place = Place::new(server.kubeconfig(), scratch.path())?;
+    let outcome = run(&target, &place, KNOWN).await;
+    server.stop().await;
+    outcome
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_works_on_a_real_cluster() -> Result<()> {
+    let cluster = RealCluster::shared().await;
+    let target = Target::on_port(cluster.config()?, cluster.token())?;
+    let scope = Scope::new(target.clone(), "setup")?;
+    for definition in api::custom_resources() {
+        scope.install(&serde_json::to_value(definition)?).await?;
+    }
+    let scratch = Scratch::new("terrane-kubectl-")?;
+    let place = Place::new(cluster.kubeconfig(), scratch.path())?;
+    run(&target, &place, &[]).await
+}
