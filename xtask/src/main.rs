@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a developer runs beside the compiler.
 
 mod generate;
+mod openapi;
 
 use clap::{Parser, Subcommand};
 
@@ -19,11 +20,14 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Fetch the schemas of built-in kinds from a kube-apiserver
+    Openapi(openapi::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Gen { check: true } => generate::check(),
         Task::Gen { check: false } => generate::write(),
+        Task::Openapi(arguments) => openapi::write(&arguments),
     }
 }
