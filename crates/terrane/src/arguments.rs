@@ -65,6 +65,10 @@ pub(crate) struct Up {
     /// Where the Kubernetes API listens
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
+    /// Read repositories below one URL from another place, such as a mirror; the longest FROM that fits wins, and the
+    /// repository's credentials are used there. May be given several times
+    #[arg(long, value_name = "FROM=TO")]
+    pub git_rewrite: Vec<sources::Rewrite>,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
