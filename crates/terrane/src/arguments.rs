@@ -80,6 +80,10 @@ pub(crate) struct Up {
     /// Let pods of this image run the programs below a directory of this machine; can be given again
     #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
     pub images: Vec<ImageRoot>,
+    /// Read repositories below one URL from another place, such as a mirror; the longest FROM that fits wins, and the
+    /// repository's credentials are used there. May be given several times
+    #[arg(long, value_name = "FROM=TO")]
+    pub git_rewrite: Vec<sources::Rewrite>,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,

@@ -53,7 +53,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
-    let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
+    let context = controllers(&options, &data, &listener, server.client(rights::controller()), &token_file)?;
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
     if let Some(root) = &demo_root {
@@ -146,6 +146,7 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 }
 
 fn controllers(
+    options: &Up,
     data: &Path,
     listener: &TcpListener,
     client: kube::Client,
@@ -160,6 +161,7 @@ fn controllers(
         file_urls: FileUrls::Allowed,
         addresses: Addresses::OwnToo,
         search_path: environment::search_path(),
+        rewrites: options.git_rewrite.clone(),
         ..GitOptions::new(data.join("git"))
     })?;
     let settings = engine::Settings::new(RunnerSettings {
@@ -169,8 +171,8 @@ fn controllers(
         path: None,
     });
     Ok(controllers::Context {
+        desk: Arc::new(Desk::new(client.clone(), git, datastore.clone(), Timestamp::now)),
         client,
-        desk: Arc::new(Desk::new(git, datastore.clone(), Timestamp::now)),
         datastore,
         settings: Arc::new(settings),
         now: Timestamp::now,
