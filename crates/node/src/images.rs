@@ -61,6 +61,14 @@ pub enum Error {
     NotFound { program: String },
 }
 
+impl Image {
+    /// The programs below a directory, where every system has them.
+    pub fn at(root: PathBuf) -> Image {
+        let path = SYSTEM_PATH.iter().map(|usual| root.join(usual.trim_start_matches('/'))).collect();
+        Image { root, path, ..Image::default() }
+    }
+}
+
 impl Images {
     /// `programs` come first on the path of the local image: the directory of this binary, then any others.
     pub fn new(programs: Vec<PathBuf>) -> Images {

@@ -34,6 +34,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run everything on this machine: a Kubernetes API, a node that runs pods as processes, and the controllers
     Up(Up),
+    /// Run the pods of a Kubernetes API, of any cluster, as processes of this machine
+    Node(Node),
     /// Show layers, runs, repositories or approvals
     Get(Get),
     /// Plan a layer now
@@ -59,7 +61,7 @@ pub(crate) struct Up {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = ".terrane", env = "TERRANE_DATA_DIR")]
     pub data_dir: PathBuf,
-    /// Where the HTTP service listens (artefacts, health)
+    /// Where the HTTP service listens (artefacts, health); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where the Kubernetes API listens
@@ -68,6 +70,52 @@ pub(crate) struct Up {
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
+    #[command(flatten)]
+    pub pods: Pods,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Node {
+    /// What the node is called in the API; without it, the name of this machine
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where records, logs and the files of pods are kept
+    #[arg(long, value_name = "DIR", default_value = ".terrane", env = "TERRANE_DATA_DIR")]
+    pub data_dir: PathBuf,
+    /// Take pods that no node has: for an API without a scheduler
+    #[arg(long)]
+    pub bind_unscheduled: bool,
+    /// Make the pods of Jobs: for an API without a job controller
+    #[arg(long)]
+    pub run_jobs: bool,
+    #[command(flatten)]
+    pub pods: Pods,
+}
+
+/// How pods run on this machine.
+#[derive(Args, Debug)]
+pub(crate) struct Pods {
+    /// Let an image name, of any tag, mean the programs below a directory of this machine; can be repeated
+    #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
+    pub images: Vec<ImageRoot>,
+    /// How many pods may run at a time; others wait
+    #[arg(long, value_name = "COUNT", default_value_t = node::config::DEFAULT_MAX_PODS)]
+    pub max_pods: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageRoot {
+    pub name: String,
+    pub root: PathBuf,
+}
+
+fn image_root(text: &str) -> Result<ImageRoot, String> {
+    match text.split_once('=') {
+        Some((name, root)) if !name.is_empty() && !root.is_empty() => {
+            Ok(ImageRoot { name: name.to_owned(), root: PathBuf::from(root) })
+        }
+        _ => Err("write it as NAME=DIR, such as example.org/tool=/opt/tool".to_owned()),
+    }
 }
 
 #[derive(Args, Debug)]
@@ -169,5 +217,15 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_image_is_a_name_and_a_directory() {
+        let given = super::image_root("example.org:5000/tool=/opt/a=b");
+        let expected = super::ImageRoot { name: "example.org:5000/tool".to_owned(), root: "/opt/a=b".into() };
+        assert_eq!(given, Ok(expected));
+        for wrong in ["", "tool", "=/opt", "tool="] {
+            assert!(super::image_root(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -4,6 +4,7 @@ mod arguments;
 mod commands;
 mod demo;
 mod environment;
+mod process_node;
 mod up;
 
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match arguments.command {
         Command::Up(options) => up::run(options).await.map(done),
+        Command::Node(options) => process_node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,
         Command::Get(options) => commands::get::run(options).await.map(done),
         Command::Sync(options) => commands::sync::run(options).await.map(done),

@@ -14,11 +14,16 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::arguments::Target;
 
+/// What KUBECONFIG says, or the pod that this runs in.
+pub(crate) async fn configuration() -> anyhow::Result<kube::Config> {
+    kube::Config::infer()
+        .await
+        .context("no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig")
+}
+
 /// The API that the kubeconfig names, and the namespace to work in.
 async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
-    let config = kube::Config::infer().await.context(
-        "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
-    )?;
+    let config = configuration().await?;
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).context("use the kubeconfig")?;
     Ok((client, namespace))

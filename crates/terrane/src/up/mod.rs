@@ -6,6 +6,7 @@
 mod logs;
 mod report;
 mod rights;
+mod runner_address;
 mod stop;
 mod token;
 
@@ -24,14 +25,14 @@ use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::manifests::RunnerSettings;
 use jiff::Timestamp;
-use node::isolation::Isolation;
-use node::{Config, Node};
+use node::config::{Jobs, Schedule};
 use sources::{Addresses, FileUrls, Git, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
-use crate::{demo, environment};
+use crate::process_node::Settings;
+use crate::{demo, environment, process_node};
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let data = absolute(&options.data_dir)?;
@@ -40,13 +41,20 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let mut server = start_api(&options, &data, &node_state).await?;
     let administrator = server.client(Identity::administrator());
     rights::install(&administrator).await?;
+    let for_runners = runner_address::listen(&data, &node_state).await?;
 
-    let node = open_node(&node_state)?;
+    let node = process_node::open(Settings {
+        name: process_node::hostname(),
+        state: node_state.clone(),
+        pods: &options.pods,
+        schedule: Schedule::BindUnscheduled,
+        jobs: Jobs::Control,
+    })?;
     let node_client = server.client(Identity::system());
     let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
-    let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
+    let context = controllers(&data, &for_runners, server.client(rights::controller()), &token_file)?;
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
     if let Some(root) = &demo_root {
@@ -65,7 +73,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
             ended = ending("the process node", node.0.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, service)) => ended,
+            ended = ending("the HTTP service", serve(listener, service.clone())) => ended,
+            ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
             ended = token::keep(&administrator, &token_file) => ended.context("renew the controllers' token"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
@@ -119,38 +128,6 @@ async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Resu
     Ok(Server::start(server).await?)
 }
 
-fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
-    let isolation = Isolation::detect(state);
-    let pods = node::config::pods_directory(state, &isolation);
-    let program = std::env::current_exe().context("find this program")?;
-    let beside = node::config::program_directory(&program, &pods, &isolation)
-        .context("give pods a copy of this program")?;
-    let path = environment::search_path();
-    let programs = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
-    let node = Node::open(Config {
-        name: hostname(),
-        state: state.to_owned(),
-        pods,
-        shim: node::config::ShimCommand { program, args: vec!["shim".into()] },
-        isolation: isolation.clone(),
-        images: node::images::Images::new(programs),
-        schedule: node::config::Schedule::BindUnscheduled,
-        jobs: node::config::Jobs::Control,
-        max_pods: node::config::DEFAULT_MAX_PODS,
-        log: node::records::LogLimits::default(),
-    })?;
-    Ok((node, isolation))
-}
-
-/// A name that a Node may have.
-fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
-    let name: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
-    let name = name.trim_matches('-');
-    if name.is_empty() { "local".to_owned() } else { name.to_owned() }
-}
-
 fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
     let objects =
         datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
@@ -166,11 +143,11 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 
 fn controllers(
     data: &Path,
-    listener: &TcpListener,
+    for_runners: &TcpListener,
     client: kube::Client,
     token_file: &Path,
 ) -> anyhow::Result<controllers::Context> {
-    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let address = for_runners.local_addr().context("find the address for runners")?;
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
