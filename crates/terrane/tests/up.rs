@@ -78,7 +78,7 @@ async fn killed_in_mid_apply_it_takes_the_apply_up_again_and_never_starts_it_twi
     terrane.ended().await;
     assert!(gate.is_waited_at(), "the apply goes on without it");
     // The next start cannot have the same port for its service; what runs must find it all the same.
-    let _taken = TcpListener::bind(before).unwrap();
+    let _taken = TcpListener::bind(before).ok();
     let client = terrane.start(&[]).await;
     assert_ne!(terrane.service().await, before);
     gate.open();
