@@ -62,7 +62,7 @@ pub(crate) struct Up {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = ".terrane", env = "TERRANE_DATA_DIR")]
     pub data_dir: PathBuf,
-    /// Where the HTTP service listens (artefacts, health)
+    /// Where the HTTP service listens (artefacts, health); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
@@ -251,5 +251,15 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_image_is_a_name_and_a_directory() {
+        let given = super::image_root("example.org:5000/tool=/opt/a=b");
+        let expected = super::ImageRoot { name: "example.org:5000/tool".to_owned(), root: "/opt/a=b".into() };
+        assert_eq!(given, Ok(expected));
+        for wrong in ["", "tool", "=/opt", "tool="] {
+            assert!(super::image_root(wrong).is_err(), "{wrong}");
+        }
     }
 }

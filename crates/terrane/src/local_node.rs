@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use node::Node;
 use node::config::{Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
@@ -42,9 +42,10 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
         .context("give pods a copy of this program")?;
     let path = environment::search_path();
     let programs: Vec<PathBuf> = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
-    let images = options.images.iter().fold(Images::new(programs), |images, mapped| {
-        images.with(&mapped.name, Image::below(&mapped.directory))
-    });
+    let mut images = Images::new(programs);
+    for image in options.images {
+        images = images.with(&image.name, find_image(image, &isolation)?);
+    }
     let name = options.name.unwrap_or_else(hostname);
     let node = Node::open(Config {
         name: name.clone(),
@@ -59,6 +60,21 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
         log: LogLimits::default(),
     })?;
     Ok(Opened { node, name, isolation })
+}
+
+/// Said at start rather than by every pod that uses it.
+fn find_image(image: &ImageRoot, isolation: &Isolation) -> anyhow::Result<Image> {
+    let ImageRoot { name, directory } = image;
+    let reachable = node::config::others_can_reach(directory)
+        .with_context(|| format!("--image {name}={}: look who may enter it", directory.display()))?;
+    match isolation {
+        Isolation::Users(_) if !reachable => bail!(
+            "--image {name}={}: pods have users of their own here, and others may not enter that directory; \
+             let them, or choose another",
+            directory.display()
+        ),
+        Isolation::Users(_) | Isolation::Landlock | Isolation::None { .. } => Ok(Image::below(directory)),
+    }
 }
 
 /// A name that a Node may have.

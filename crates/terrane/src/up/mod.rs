@@ -6,6 +6,7 @@
 mod logs;
 mod report;
 mod rights;
+mod runner_address;
 mod stop;
 mod token;
 
@@ -40,6 +41,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let mut server = start_api(&options, &data, &node_state).await?;
     let administrator = server.client(Identity::administrator());
     rights::install(&administrator).await?;
+    let for_runners = runner_address::listen(&data, &node_state).await?;
 
     let node = local_node::open(local_node::Options {
         name: None,
@@ -53,7 +55,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
-    let context = controllers(&options, &data, &listener, server.client(rights::controller()), &token_file)?;
+    let context =
+        controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
     if let Some(root) = &demo_root {
@@ -72,7 +75,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
             ended = ending("the process node", node.node.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, service)) => ended,
+            ended = ending("the HTTP service", serve(listener, service.clone())) => ended,
+            ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
             () = token::keep(&administrator, &token_file) => bail!("the controllers' token is no longer renewed"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
@@ -148,11 +152,11 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 fn controllers(
     options: &Up,
     data: &Path,
-    listener: &TcpListener,
+    for_runners: &TcpListener,
     client: kube::Client,
     token_file: &Path,
 ) -> anyhow::Result<controllers::Context> {
-    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let address = for_runners.local_addr().context("find the address for runners")?;
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
