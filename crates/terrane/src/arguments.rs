@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn an_image_is_a_name_and_a_directory() {
-        let given = super::image_root("example.org:5000/tool=/opt/a=b");
-        let expected = super::ImageRoot { name: "example.org:5000/tool".to_owned(), root: "/opt/a=b".into() };
+        let given = super::image_root("example.org:5000/tool=/usr");
+        let expected = super::ImageRoot { name: "example.org:5000/tool".to_owned(), directory: "/usr".into() };
         assert_eq!(given, Ok(expected));
-        for wrong in ["", "tool", "=/opt", "tool="] {
+        for wrong in ["", "tool", "=/usr", "tool=", "tool=usr", "tool=/usr/no/such/directory"] {
             assert!(super::image_root(wrong).is_err(), "{wrong}");
         }
     }
