@@ -48,15 +48,15 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     token::renew(&administrator, &token_file).await?;
     let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
 
-    let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
-    if let Some(root) = &demo_root {
-        demo::declare(&administrator, root).await?;
+    let demo = if options.demo { Some(demo::prepare(&data, &node.1).await?) } else { None };
+    if let Some(demo) = &demo {
+        demo::declare(&administrator, demo).await?;
     }
     report::introduce(&report::Places {
         data: &options.data_dir,
         service: listener.local_addr().context("find the address of the HTTP service")?,
         kubeconfig: server.kubeconfig(),
-        demo: demo_root.as_deref(),
+        demo: demo.as_ref(),
         isolation: &node.1,
     });
 
