@@ -4,6 +4,7 @@
 pub mod approval;
 pub mod attempt;
 pub mod condition;
+pub mod difference;
 mod formats;
 pub mod layer;
 pub mod repository;
@@ -43,6 +44,9 @@ pub mod label {
     pub const ATTEMPT: &str = "terrane.dev/attempt";
     pub const ACTION: &str = "terrane.dev/action";
 }
+
+/// On every layer from before its first run until its runs have ended and, where it says so, its infrastructure is destroyed.
+pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
 
 pub mod annotation {
     //! Wishes of people with the right to annotate a layer.

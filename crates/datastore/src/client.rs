@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::Digest;
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-use crate::key::{Artefact, Attempt, StateId};
+use crate::key::{Artefact, Attempt, RunUid, StateId};
 use crate::{Refusal, header};
 
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +224,14 @@ impl Client {
         let doing = format!("fetch {} of {attempt}", artefact.name());
         let (size, _) = self.download(artefact_path(attempt, artefact), &doing, Some(expected), out).await?;
         Ok(size)
+    }
+
+    /// Deletes everything that a run left. Deleting it again is no error.
+    pub async fn run_delete(&self, run: &RunUid) -> Result<(), Error> {
+        let doing = format!("delete what run {run} left");
+        let path = format!("/v1/runs/{run}");
+        let request = Request { method: Method::DELETE, ..Request::get(path, &doing) };
+        self.send(request).await.map(drop)
     }
 
     /// Appends to a log; returns up to which byte it is stored.

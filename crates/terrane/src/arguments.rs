@@ -256,7 +256,8 @@ mod tests {
     #[test]
     fn an_image_is_a_name_and_a_directory() {
         let given = super::image_root("example.org:5000/tool=/usr");
-        let expected = super::ImageRoot { name: "example.org:5000/tool".to_owned(), directory: "/usr".into() };
+        let expected =
+            super::ImageRoot { name: "example.org:5000/tool".to_owned(), directory: "/usr".into() };
         assert_eq!(given, Ok(expected));
         for wrong in ["", "tool", "=/usr", "tool=", "tool=usr", "tool=/usr/no/such/directory"] {
             assert!(super::image_root(wrong).is_err(), "{wrong}");

@@ -58,15 +58,15 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let context =
         controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
 
-    let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
-    if let Some(root) = &demo_root {
-        demo::declare(&administrator, root).await?;
+    let demo = if options.demo { Some(demo::prepare(&data, &node.isolation).await?) } else { None };
+    if let Some(demo) = &demo {
+        demo::declare(&administrator, demo).await?;
     }
     report::introduce(&report::Places {
         data: &options.data_dir,
         service: listener.local_addr().context("find the address of the HTTP service")?,
         kubeconfig: server.kubeconfig(),
-        demo: demo_root.as_deref(),
+        demo: demo.as_ref(),
         isolation: &node.isolation,
     });
 
