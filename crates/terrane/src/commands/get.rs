@@ -167,7 +167,7 @@ impl Row for TerraformApproval {
     }
 }
 
-fn dash() -> String {
+pub(super) fn dash() -> String {
     "-".to_owned()
 }
 
@@ -176,7 +176,7 @@ fn created(object: &impl ResourceExt, now: Timestamp) -> String {
 }
 
 /// As kubectl shows it: the largest unit that is not zero.
-fn age(since: Timestamp, now: Timestamp) -> String {
+pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
     let secs = now.duration_since(since).as_secs().max(0);
     match secs {
         0..60 => format!("{secs}s"),
