@@ -142,6 +142,9 @@ pub(crate) struct Get {
     /// Only objects with these labels
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
+    /// Go on with a line for every change
+    #[arg(short, long)]
+    pub watch: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use api::approval::Decision;
 use api::layer::PlanRef;
-use api::{TerraformApproval, TerraformRun, condition};
+use api::{TerraformApproval, TerraformLayer, TerraformRun, condition};
 use clap::Args;
 use kube::api::ListParams;
 use kube::runtime::watcher;
@@ -67,15 +67,15 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
     let service = Service::find(&connection).await?;
     permit(&connection, name, &plan, &options).await?;
-    let applied = within(options.timeout, &format!("the apply of {namespace}/{name}"), async {
-        let mut progress = Progress::new(format!("{name}: waiting for the apply to start"));
-        let runs = Api::<TerraformRun>::namespaced(connection.client.clone(), namespace);
-        let of_layer = watcher::Config::default().fields(&format!("spec.layer.name={name}"));
-        let run =
-            watching::first(runs, of_layer, &mut progress, |run: &TerraformRun| applies(run, &plan)).await?;
-        drop(progress);
-        logs::follow(&connection, &service, &run.name_any(), 0).await
-    })
+    let applied = within(
+        options.timeout,
+        &format!("the end of the apply of {namespace}/{name}"),
+        "it goes on; --timeout waits longer",
+        async {
+            let run = started(&connection, name, &plan).await?;
+            logs::follow(&connection, &service, &run, 0).await
+        },
+    )
     .await?;
     if !find::has_succeeded(&applied) {
         bail!(
@@ -91,6 +91,47 @@ fn applies(run: &TerraformRun, plan: &PlanRef) -> bool {
     run.spec.artifact.as_ref().is_some_and(|artifact| artifact.sha256 == plan.sha256)
 }
 
+/// The run that applies a plan, there already or still to come.
+pub(super) async fn started(connection: &Connection, name: &str, plan: &PlanRef) -> anyhow::Result<String> {
+    let mut progress = Progress::new(format!("{name}: waiting for the apply to start"));
+    let runs = Api::<TerraformRun>::namespaced(connection.client.clone(), &connection.namespace);
+    let of_layer = watcher::Config::default().fields(&format!("spec.layer.name={name}"));
+    let run = watching::first(runs, of_layer, &mut progress, |run: &TerraformRun| applies(run, plan)).await?;
+    Ok(run.name_any())
+}
+
+/// What people said about a plan. O(approvals of the namespace).
+async fn words_on(
+    connection: &Connection,
+    name: &str,
+    plan: &PlanRef,
+) -> anyhow::Result<Vec<TerraformApproval>> {
+    let mut approvals =
+        Api::<TerraformApproval>::namespaced(connection.client.clone(), &connection.namespace)
+            .list(&ListParams::default())
+            .await
+            .context("list the approvals")?
+            .items;
+    approvals.retain(|word| word.spec.layer.as_str() == name && word.spec.plan_sha256 == plan.sha256);
+    Ok(approvals)
+}
+
+/// The newest plan of a layer, if it was approved a moment ago and its apply is still to come.
+pub(super) async fn about_to_start(
+    connection: &Connection,
+    layer: &TerraformLayer,
+) -> anyhow::Result<Option<PlanRef>> {
+    let name = layer.name_any();
+    let Some(plan) = layer.status.as_ref().and_then(|status| status.plan.clone()) else { return Ok(None) };
+    let runs = find::runs_of(&connection.client, &connection.namespace, &name).await?;
+    if layer.spec.suspend || runs.iter().any(|run| applies(run, &plan)) {
+        return Ok(None);
+    }
+    let words = words_on(connection, &name, &plan).await?;
+    let approved = !words.is_empty() && words.iter().all(|word| word.spec.decision == Decision::Approve);
+    Ok(approved.then_some(plan))
+}
+
 /// Approves the plan, unless it is approved or under way already. What destroys is asked about once.
 async fn permit(
     connection: &Connection,
@@ -103,21 +144,14 @@ async fn permit(
     if runs.iter().any(|run| applies(run, plan)) {
         return Ok(());
     }
-    let approvals = Api::<TerraformApproval>::namespaced(connection.client.clone(), namespace)
-        .list(&ListParams::default())
-        .await
-        .context("list the approvals")?;
-    let mut words = approvals
-        .items
-        .iter()
-        .filter(|word| word.spec.layer.as_str() == name && word.spec.plan_sha256 == plan.sha256);
-    if let Some(rejected) = words.clone().find(|word| word.spec.decision == Decision::Reject) {
+    let words = words_on(connection, name, plan).await?;
+    if let Some(rejected) = words.iter().find(|word| word.spec.decision == Decision::Reject) {
         bail!(
             "the newest plan of {namespace}/{name} was rejected by {}; `terrane plan {name}` makes another",
             rejected.spec.user
         );
     }
-    if words.any(|word| word.spec.decision == Decision::Approve) {
+    if words.iter().any(|word| word.spec.decision == Decision::Approve) {
         return Ok(());
     }
     if plan.summary.destroy > 0 && !options.yes {

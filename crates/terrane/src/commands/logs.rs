@@ -1,6 +1,7 @@
 //! `terrane logs`: what a run printed, followed across its attempts.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Context;
 use api::TerraformRun;
@@ -10,12 +11,14 @@ use kube::{Api, ResourceExt};
 
 use super::progress::Progress;
 use super::service::{Call, Service};
-use super::watching::{self, Seen};
-use super::{Connection, find};
+use super::watching::{self, Seen, within};
+use super::{Connection, apply, find};
 use crate::arguments::Target;
 
 /// A connection that breaks off this often in a row is not coming back.
 const TRIES: u32 = 5;
+/// How long an approved apply may take to start.
+const START: Duration = Duration::from_secs(300);
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -41,10 +44,34 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         (Some(number), true) => log.print(Some(number), End::OfAttempt).await,
         (number, false) => log.print(number, End::OfNow).await,
         (None, true) => {
+            if find::has_ended(&run)
+                && let Some(next) = next_run(&connection, &options.name, &run).await?
+            {
+                return follow(&connection, &service, &next, 0).await.map(drop);
+            }
             let attempts = run.status.as_ref().map_or(0, |status| status.attempts.len());
             follow(&connection, &service, &name, attempts.saturating_sub(1)).await.map(drop)
         }
     }
+}
+
+/// The apply that follows an approval of a moment ago: whoever follows a layer then means that one, not the plan before it.
+async fn next_run(
+    connection: &Connection,
+    name: &str,
+    latest: &TerraformRun,
+) -> anyhow::Result<Option<String>> {
+    let layer = name.strip_prefix("layer/").unwrap_or(name);
+    if latest.spec.layer.name.as_str() != layer {
+        return Ok(None);
+    }
+    let layer = super::layer(&connection.client, &connection.namespace, layer).await?;
+    let Some(plan) = apply::about_to_start(connection, &layer).await? else { return Ok(None) };
+    let name = layer.name_any();
+    let advice = format!("`terrane describe {name}` says what it waits for");
+    within(START, &format!("the approved apply of {name}"), &advice, apply::started(connection, &name, &plan))
+        .await
+        .map(Some)
 }
 
 /// Prints the attempts of a run from the `first` on, as they come, until the run has ended. Returns how it ended.

@@ -38,7 +38,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let service = Service::find(&connection).await?;
     let name = options.layer.as_str();
     let what = format!("a plan of {}/{name}", connection.namespace);
-    let planned = within(options.timeout, &what, async {
+    let planned = within(options.timeout, &what, "--timeout waits longer", async {
         let (_, text) = sync::ask(&connection.client, &connection.namespace, name).await?;
         let run = answering(&connection, name, &text).await?;
         if options.follow {

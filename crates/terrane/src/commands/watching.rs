@@ -78,7 +78,7 @@ where
 }
 
 /// Refusals that waiting does not cure.
-fn is_final(error: &watcher::Error) -> bool {
+pub(super) fn is_final(error: &watcher::Error) -> bool {
     let cause = match error {
         watcher::Error::InitialListFailed(cause)
         | watcher::Error::WatchStartFailed(cause)
@@ -96,15 +96,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(span).map_err(|_| format!("{text:?} lies in the past"))
 }
 
-/// Ends a wait that lasts too long with what was last known.
+/// Ends a wait that lasts too long; `advice` says what to do then.
 pub(super) async fn within<T>(
     limit: Duration,
     what: &str,
+    advice: &str,
     wait: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
     match tokio::time::timeout(limit, wait).await {
         Ok(result) => result,
-        Err(_) => bail!("{what} did not happen within {} s; --timeout waits longer", limit.as_secs()),
+        Err(_) => bail!("{what} did not happen within {} s; {advice}", limit.as_secs()),
     }
 }
 

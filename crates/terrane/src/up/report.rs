@@ -39,7 +39,7 @@ pub(super) fn introduce(places: &Places<'_>) {
     }
     println!("\n  try      terrane get layers");
     if let Some(demo) = places.demo {
-        println!("           terrane approve database");
+        println!("           terrane approve database && terrane logs -f database");
         println!("           edit {}/app/main.tf, commit, and watch", demo.display());
     }
     println!("Ctrl-C stops it; nothing is lost.\n");

@@ -48,7 +48,7 @@ impl Done {
     }
 
     #[track_caller]
-    pub fn is_silent_about(self, text: &str) -> Self {
+    pub fn keeps_quiet_about(self, text: &str) -> Self {
         assert!(!self.out.contains(text) && !self.err.contains(text), "{text:?} in {self:#?}");
         self
     }

@@ -4,7 +4,8 @@
 mod harness;
 
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use harness::{BINARY, Doors, finished, git, run_as, until};
 use k8s_openapi::api::core::v1::Event;
@@ -23,6 +24,7 @@ async fn every_verb_does_what_it_says() {
     logs(&doors);
     suspending(&doors);
     deciding(&doors);
+    following(&doors).await;
     telling(&doors).await;
     outputs(&doors).await;
     state(&doors).await;
@@ -103,10 +105,28 @@ fn deciding(doors: &Doors) {
         .complains("no condition Nope");
 }
 
+/// Whoever approves and then follows the layer sees the apply, not the plan before it.
+async fn following(doors: &Doors) {
+    let demo = doors.data().join("demo");
+    let file = demo.join("database/main.tf");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "\nresource \"terraform_data\" \"more\" {}\n")
+        .unwrap();
+    git(&demo, &["commit", "--quiet", "--all", "--message=Ask for more"]);
+    until("the commit is planned", || {
+        std::future::ready(
+            doors.run(&["diff", "database"]).out.contains("1 to add, 0 to change").then_some(()),
+        )
+    })
+    .await;
+    doors.run(&["approve", "database"]).with_code(0).says("approved plan");
+    doors.run(&["logs", "-f", "database"]).with_code(0).says("Apply complete! Resources: 1 added");
+    doors.run(&["wait", "database", "--for=condition=Ready", PATIENTLY]).with_code(0);
+}
+
 async fn telling(doors: &Doors) {
     let history = doors.run(&["history", "database", "-o", "json"]).with_code(0).json();
     let done = |what: &str| history.as_array().unwrap().iter().filter(|entry| entry["what"] == what).count();
-    assert_eq!((done("reject"), done("approve"), done("apply")), (1, 1, 1), "{history}");
+    assert_eq!((done("reject"), done("approve"), done("apply")), (1, 2, 2), "{history}");
     doors.run(&["history", "database"]).with_code(0).says("not today");
 
     doors
@@ -128,8 +148,20 @@ async fn telling(doors: &Doors) {
     let events = Api::<Event>::namespaced(doors.client.clone(), "default");
     events.create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
     doors.run(&["events", "database"]).with_code(0).says("something to see").says("layer/database");
-    doors.run(&["events", "network"]).with_code(0).is_silent_about("something to see");
+    doors.run(&["events", "network"]).with_code(0).keeps_quiet_about("something to see");
     doors.run(&["events", "-A", "-o", "name"]).with_code(0).says("events/database.told");
+
+    let mut watching = Command::new(BINARY)
+        .args(["get", "layers", "-w", "-o", "name"])
+        .env("KUBECONFIG", doors.kubeconfig())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let seen = lines.any(|line| line.unwrap() == "terraformlayers/network");
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(seen, "the watch ended without the layer");
 
     doors.run(&["version", "-o", "json"]).with_code(0).says("\"version\"");
     doors.run(&["completion", "bash"]).with_code(0).says("terrane");
@@ -182,7 +214,7 @@ async fn outputs(doors: &Doors) {
         std::future::ready(names.out.contains("password").then_some(()))
     })
     .await;
-    doors.run(&["outputs", "network"]).with_code(0).says("(sensitive value)").is_silent_about("hunter2");
+    doors.run(&["outputs", "network"]).with_code(0).says("(sensitive value)").keeps_quiet_about("hunter2");
     doors.run(&["outputs", "network", "--sensitive", "-o", "json"]).with_code(0).says("hunter2");
     doors.run(&["outputs", "broken"]).with_code(0).complains("layer default/broken has no outputs");
 }
@@ -255,8 +287,8 @@ async fn rights(doors: &Doors) {
         let refused = run_as(&nobody, verb).with_code(1);
         assert!(refused.err.contains("forbidden"), "{refused:#?}");
     }
-    run_as(&viewer, &["diff", "database", "-o", "wide"]).with_code(0).says("Plan: 3 to add");
-    run_as(&viewer, &["outputs", "network"]).with_code(0).is_silent_about("hunter2");
+    run_as(&viewer, &["diff", "database", "-o", "wide"]).with_code(0).says("Plan: 1 to add");
+    run_as(&viewer, &["outputs", "network"]).with_code(0).keeps_quiet_about("hunter2");
     let user = "system:serviceaccount:default:viewer";
     run_as(&viewer, &["outputs", "network", "--sensitive"])
         .with_code(1)
