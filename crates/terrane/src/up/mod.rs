@@ -4,9 +4,9 @@
 //! on under its shims and is adopted by the next start.
 
 mod logs;
+mod people;
 mod report;
 mod rights;
-mod service;
 mod stop;
 mod token;
 
@@ -44,15 +44,13 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
 
     let node = open_node(&node_state)?;
     let node_client = server.client(Identity::system());
-    let artefacts = http_service(&data, server.client(rights::datastore()))?;
+    let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
     let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
-    let people =
-        server::Options { client: server.client(service::identity()), datastore: context.datastore.clone() };
-    let http_routes = artefacts.merge(server::router(people));
-    let address = listener.local_addr().context("find the address of the HTTP service")?;
-    service::announce(&administrator, address).await?;
+    let service = service.merge(
+        people::router(&administrator, server.client(people::identity()), &listener, &token_file).await?,
+    );
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
     if let Some(root) = &demo_root {
@@ -60,7 +58,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     }
     report::introduce(&report::Places {
         data: &options.data_dir,
-        service: address,
+        service: listener.local_addr().context("find the address of the HTTP service")?,
         kubeconfig: server.kubeconfig(),
         demo: demo_root.as_deref(),
         isolation: &node.1,
@@ -71,7 +69,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
             ended = ending("the process node", node.0.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, http_routes)) => ended,
+            ended = ending("the HTTP service", serve(listener, service)) => ended,
             ended = token::keep(&administrator, &token_file) => ended.context("renew the controllers' token"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {

@@ -24,7 +24,7 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
     let accounts = [
         (CONTROLLER_ACCOUNT, controller_rules()),
         (DATASTORE_ACCOUNT, datastore_rules()),
-        (super::service::ACCOUNT, super::service::rules()),
+        (super::people::ACCOUNT, super::people::rules()),
     ];
     for (account, rules) in accounts {
         let doing = || format!("give {account} its rights");

@@ -2,16 +2,20 @@
 //! announcement by which the command line finds it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use anyhow::Context;
 use api::service::{ANNOUNCEMENT, URL, subresource};
 use api::{GROUP, SYSTEM_NAMESPACE};
+use axum::Router;
+use datastore::client::TokenSource;
 use embedded::auth::Identity;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 pub(super) const ACCOUNT: &str = "terrane-server";
 
@@ -27,8 +31,23 @@ pub(super) fn rules() -> Value {
     ])
 }
 
+/// The service, announced. `client` has its identity; the administrator's announces it.
+pub(super) async fn router(
+    administrator: &Client,
+    client: Client,
+    listener: &TcpListener,
+    token_file: &Path,
+) -> anyhow::Result<Router> {
+    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let token = TokenSource::File(token_file.to_owned());
+    let datastore = datastore::Client::new(&format!("http://{address}"), token)
+        .context("prepare the datastore's client")?;
+    announce(administrator, address).await?;
+    Ok(server::router(server::Options { client, datastore }))
+}
+
 /// Says where the service is. Server-side apply: the same address at the next start writes nothing.
-pub(super) async fn announce(client: &Client, address: SocketAddr) -> anyhow::Result<()> {
+async fn announce(client: &Client, address: SocketAddr) -> anyhow::Result<()> {
     let manager = PatchParams::apply("terrane-up").force();
     let metadata = json!({ "name": ANNOUNCEMENT });
     let announcement = json!({
