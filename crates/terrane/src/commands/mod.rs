@@ -11,6 +11,7 @@ mod find;
 pub(crate) mod get;
 pub(crate) mod history;
 pub(crate) mod logs;
+pub(crate) mod node;
 pub(crate) mod outputs;
 pub(crate) mod plan;
 mod progress;
