@@ -1,16 +1,19 @@
 //! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "../harness/mod.rs"]
 mod harness;
+mod people;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use harness::{BINARY, Doors, finished, git, run_as, until};
+use harness::{BINARY, git, until};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::PostParams;
+use people::{Doors, finished, run_as};
 use serde_json::{Value, json};
 
 /// Long enough on a busy machine.

@@ -1,29 +1,25 @@
 //! One `terrane up --demo` for the whole test, and commands as several people type them.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use rustix::process::Signal;
 use serde_json::json;
-use testkit::process::{Guarded, Scratch};
+use testkit::process::Scratch;
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_terrane");
-/// Far beyond what anything here takes, even on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(180);
+use crate::harness::{BINARY, Terrane, until};
 
 pub struct Doors {
     pub client: Client,
     pub service: String,
-    root: Scratch,
-    process: Guarded,
+    scratch: Scratch,
+    terrane: Terrane,
 }
 
 /// What a command did.
@@ -67,43 +63,22 @@ impl Done {
 
 impl Doors {
     pub async fn open() -> Self {
-        let root = Scratch::new("terrane-doors-").unwrap();
-        let data = root.path().join("data");
-        let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let arguments = [
-            "up",
-            "--demo",
-            "--listen",
-            &listen,
-            "--api-listen",
-            "127.0.0.1:0",
-            "--data-dir",
-            data.to_str().unwrap(),
-        ];
-        let mut process = Guarded::start(Path::new(BINARY), &arguments, root.path().join("up.log")).unwrap();
-        let kubeconfig = data.join("kubeconfig");
-        until("the kubeconfig is written", || {
-            process.ensure_running().unwrap();
-            std::future::ready(kubeconfig.exists().then_some(()))
-        })
-        .await;
-        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        let client = Client::try_from(config).unwrap();
+        let mut terrane = Terrane::new();
+        let client = terrane.start(&["--demo"]).await;
         let layers = Api::<api::TerraformLayer>::namespaced(client.clone(), "default");
         for name in ["network", "app", "database", "broken"] {
             until("the demo is declared", || async { layers.get_opt(name).await.unwrap() }).await;
         }
-        Self { client, service: format!("http://{listen}"), root, process }
+        let service = format!("http://{}", terrane.service().await);
+        Self { client, service, scratch: Scratch::new("terrane-doors-").unwrap(), terrane }
     }
 
     pub fn data(&self) -> PathBuf {
-        self.root.path().join("data")
+        self.terrane.data()
     }
 
     pub fn scratch(&self) -> &Path {
-        self.root.path()
+        self.scratch.path()
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -138,7 +113,7 @@ impl Doors {
             Some(_) => format!("    token: {token}\n"),
             None => format!("{line}\n"),
         });
-        let file = self.root.path().join(format!("{name}.kubeconfig"));
+        let file = self.scratch.path().join(format!("{name}.kubeconfig"));
         fs::write(&file, lines.collect::<String>()).unwrap();
         (file, token)
     }
@@ -157,20 +132,8 @@ impl Doors {
 
     /// Ends `terrane up` as Ctrl-C does.
     pub async fn close(mut self) {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(self.process.pid()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let status =
-            until("terrane up has ended", || std::future::ready(self.process.exited().unwrap())).await;
-        assert_eq!(status.code(), Some(0));
-    }
-}
-
-impl Drop for Doors {
-    fn drop(&mut self) {
-        // Pods' files lie outside the data directory when pods have users of their own.
-        let state = self.data().join("node");
-        let pods = node::config::pods_directory(&state, &node::isolation::Isolation::detect(&state));
-        let _ = fs::remove_dir_all(pods);
+        self.terrane.signal(Signal::TERM);
+        assert_eq!(self.terrane.ended().await.code(), Some(0));
     }
 }
 
@@ -184,28 +147,4 @@ pub fn finished(output: Output) -> Done {
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
-}
-
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = probe().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, wait)
-        .await
-        .unwrap_or_else(|_| panic!("not so within {DEADLINE:?}: {what}"))
-}
-
-pub fn git(root: &Path, arguments: &[&str]) {
-    let output = Command::new("git")
-        .current_dir(root)
-        .args(["-c", "user.name=test", "-c", "user.email=test@localhost"])
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
