@@ -9,6 +9,7 @@ mod formats;
 pub mod layer;
 pub mod repository;
 pub mod run;
+pub mod service;
 pub mod text;
 pub mod tool;
 
@@ -53,6 +54,8 @@ pub mod annotation {
 
     /// Any new value asks for a plan now.
     pub const SYNC: &str = "terrane.dev/sync";
+    /// On a run that answers a sync: `sync:` and the value of the layer's annotation.
+    pub const TOKEN: &str = "terrane.dev/token";
     /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
     pub const APPROVE: &str = "terrane.dev/approve";
 }

@@ -37,7 +37,7 @@ pub(super) fn introduce(places: &Places<'_>) {
     }
     println!("\n  try      terrane get layers");
     if let Some(demo) = places.demo {
-        println!("           terrane approve database");
+        println!("           terrane approve database && terrane logs -f database");
         println!("           edit {}/app/main.tf, commit, and watch", demo.root.display());
         println!("           change {} by hand, and see it put right", demo.motd.display());
     }

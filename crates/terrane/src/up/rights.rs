@@ -21,8 +21,12 @@ pub(super) fn datastore() -> Identity {
 
 /// Accounts, roles and bindings. Server-side apply: a restart writes nothing.
 pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
-    for (account, rules) in [(CONTROLLER_ACCOUNT, controller_rules()), (DATASTORE_ACCOUNT, datastore_rules())]
-    {
+    let accounts = [
+        (CONTROLLER_ACCOUNT, controller_rules()),
+        (DATASTORE_ACCOUNT, datastore_rules()),
+        (super::people::ACCOUNT, super::people::rules()),
+    ];
+    for (account, rules) in accounts {
         let doing = || format!("give {account} its rights");
         let manager = PatchParams::apply("terrane-up").force();
         let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account } });
