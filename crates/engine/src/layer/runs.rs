@@ -96,7 +96,7 @@ fn sync_token(text: &str) -> String {
 }
 
 /// Which sync text a run answers; other runs have none.
-const TOKEN_ANNOTATION: &str = "terrane.dev/token";
+const TOKEN_ANNOTATION: &str = api::annotation::TOKEN;
 
 fn annotated_token(run: &TerraformRun) -> Option<&str> {
     run.metadata.annotations.as_ref()?.get(TOKEN_ANNOTATION).map(String::as_str)

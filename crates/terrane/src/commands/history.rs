@@ -87,9 +87,11 @@ fn of_run(run: &TerraformRun) -> Entry {
     let by = trigger.by.clone().unwrap_or_else(|| match trigger.kind {
         TriggerKind::Approval => "approval (author not proved)".to_owned(),
         TriggerKind::Manual => "a person's sync".to_owned(),
-        TriggerKind::Commit | TriggerKind::Drift | TriggerKind::Failure | TriggerKind::Auto => {
-            format!("{:?}", trigger.kind).to_lowercase()
-        }
+        TriggerKind::Commit
+        | TriggerKind::Drift
+        | TriggerKind::Failure
+        | TriggerKind::Auto
+        | TriggerKind::Deletion => format!("{:?}", trigger.kind).to_lowercase(),
     });
     let state = status.state.map(|state| format!("{state:?}")).unwrap_or_else(get::dash);
     Entry {
