@@ -148,6 +148,12 @@ impl Client {
         })
     }
 
+    /// The same client as another caller.
+    pub fn with_token(mut self, token: TokenSource) -> Self {
+        self.token = token;
+        self
+    }
+
     /// Sends everything through `transport`.
     pub fn with_transport(mut self, transport: Arc<dyn Transport>) -> Self {
         self.transport = Some(transport);
