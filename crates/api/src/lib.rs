@@ -4,6 +4,7 @@
 pub mod approval;
 pub mod attempt;
 pub mod condition;
+mod formats;
 pub mod layer;
 pub mod repository;
 pub mod run;
@@ -54,5 +55,7 @@ pub mod annotation {
 
 /// The definitions that an API must know before Terrane can work with it.
 pub fn custom_resources() -> Vec<CustomResourceDefinition> {
-    vec![TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()]
+    let all =
+        [TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()];
+    all.map(formats::signed).into()
 }

@@ -3,6 +3,7 @@
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
 mod alarm;
+mod credentials;
 mod error;
 mod layer;
 mod repository;

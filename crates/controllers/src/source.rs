@@ -14,11 +14,13 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use sources::{Credentials, Git};
+use sources::{Git, Source};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use std::sync::Arc;
+
+use crate::credentials;
 
 /// Git processes at the same time. Each may use a core.
 const TASKS: usize = 4;
@@ -34,6 +36,8 @@ pub struct Place {
     pub name: String,
     pub namespace: String,
     pub url: GitUrl,
+    /// The Secret that the repository names.
+    pub secret: Option<String>,
 }
 
 impl Place {
@@ -43,6 +47,7 @@ impl Place {
             name: repository.name_any(),
             namespace: repository.namespace().unwrap_or_default(),
             url: repository.spec.repository.url.clone(),
+            secret: repository.spec.repository.credentials.as_ref().map(|c| c.secret_name.to_string()),
         }
     }
 }
@@ -102,8 +107,8 @@ pub trait Reader: Send + Sync + std::fmt::Debug {
 }
 
 /// The remote itself, by the `git` command.
-#[derive(Debug)]
 struct Remote {
+    client: kube::Client,
     git: Git,
     datastore: datastore::Client,
 }
@@ -123,9 +128,15 @@ pub struct Desk {
     news: Mutex<Option<AllNews>>,
 }
 
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("git", &self.git).finish_non_exhaustive()
+    }
+}
+
 impl Desk {
-    pub fn new(git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
-        Self::over(Arc::new(Remote { git, datastore }), now)
+    pub fn new(client: kube::Client, git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
+        Self::over(Arc::new(Remote { client, git, datastore }), now)
     }
 
     /// A desk whose answers come from `reader`.
@@ -328,11 +339,19 @@ impl Desk {
     }
 }
 
+impl Remote {
+    async fn source(&self, place: &Place) -> Result<Source, String> {
+        let credentials = credentials::read(&self.client, place).await?;
+        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
+    }
+}
+
 impl Reader for Remote {
     fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
         Box::pin(async move {
-            let found = self.git.resolve(&place.url, &Credentials::Anonymous).await;
-            found.map(|refs| refs_by_full_name(&refs)).map_err(|error| error.to_string())
+            let source = self.source(place).await?;
+            let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
+            Ok(refs_by_full_name(&refs))
         })
     }
 
@@ -343,17 +362,16 @@ impl Reader for Remote {
         path: &'a LayerPath,
     ) -> BoxFuture<'a, Result<CommitId, String>> {
         Box::pin(async move {
-            let credentials = Credentials::Anonymous;
-            let mirror = self.git.mirror(&place.url, &credentials, head).await.map_err(|e| e.to_string())?;
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
             self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())
         })
     }
 
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
         Box::pin(async move {
-            let credentials = Credentials::Anonymous;
-            let mirror =
-                self.git.mirror(&place.url, &credentials, commit).await.map_err(|e| e.to_string())?;
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
             let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
             let sha256 = bundle.sha256().clone();
             self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod faults;
+pub mod forge;
 pub mod objects;
 pub mod process;
 pub mod tools;

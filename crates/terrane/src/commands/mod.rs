@@ -3,6 +3,7 @@
 pub(crate) mod approve;
 pub(crate) mod completion;
 pub(crate) mod get;
+pub(crate) mod node;
 pub(crate) mod runner;
 pub(crate) mod sync;
 pub(crate) mod version;
