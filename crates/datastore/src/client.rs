@@ -1,6 +1,8 @@
 //! The client of the datastore. Every request can be repeated, so transient failures are retried here, for as long as
 //! the caller allows; digests are checked on what arrives.
 
+mod relay;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::Digest;
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-use crate::key::{Artefact, Attempt, StateId};
+use crate::key::{Artefact, Attempt, RunUid, StateId};
 use crate::{Refusal, header};
 
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +85,7 @@ impl TokenSource {
     }
 }
 
+pub use relay::Relay;
 /// What requests and answers consist of on the way.
 pub use reqwest::Body;
 
@@ -97,7 +100,6 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
 
 /// Why a request, or its answer, did not arrive.
 pub type Undelivered = Box<dyn std::error::Error + Send + Sync>;
-
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -255,6 +257,14 @@ impl Client {
         let doing = format!("fetch {} of {attempt}", artefact.name());
         let (size, _) = self.download(artefact_path(attempt, artefact), &doing, Some(expected), out).await?;
         Ok(size)
+    }
+
+    /// Deletes everything that a run left. Deleting it again is no error.
+    pub async fn run_delete(&self, run: &RunUid) -> Result<(), Error> {
+        let doing = format!("delete what run {run} left");
+        let path = format!("/v1/runs/{run}");
+        let request = Request { method: Method::DELETE, ..Request::get(path, &doing) };
+        self.send(request).await.map(drop)
     }
 
     /// Appends to a log; returns up to which byte it is stored.

@@ -262,6 +262,7 @@ fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
         layer: spec.layer.name.as_str(),
         layer_uid: &spec.layer.uid,
         action: spec.action,
+        mode: spec.mode,
         revision: &spec.layer.revision,
         plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
         token,

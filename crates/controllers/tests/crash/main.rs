@@ -78,25 +78,18 @@ async fn to_rest(trial: &Trial, world: &mut World, outcome: &mut Outcome) -> any
     world.run(trial.workload.acts).await?;
     outcome.sites = sites(&world.faults);
     expect(trial, world).await?;
-    let runs = world.rest().await?.runs.len();
     let before = world.faults.recorded();
     let intervals = if trial.fault.is_none() { 3 } else { 1 };
     world.pass(DRIFT * intervals).await?;
     expect(trial, world).await?;
-    let rest = world.rest().await?;
-    let checked = rest.runs.len().saturating_sub(runs);
-    anyhow::ensure!(checked <= 4 * rest.layers.len(), "L1: {checked} runs started while nothing changed");
-    let written = world
-        .faults
-        .history()
-        .split_off(before)
-        .iter()
-        .filter(|event| event.is_write() && trial.workload.processes.contains(&event.site.actor.as_str()))
-        .count();
-    anyhow::ensure!(
-        written <= 20 * checked + 4,
-        "L7: {written} writes for {checked} looks at a world at rest"
-    );
+    let mut written = world.faults.history().split_off(before);
+    written.retain(|event| event.is_write() && trial.workload.processes.contains(&event.site.actor.as_str()));
+    let is_start =
+        |event: &&testkit::faults::Event| event.site.verb == "POST" && event.site.target == "terraformruns";
+    let (looks, layers) = (written.iter().filter(is_start).count(), world.rest().await?.layers.len());
+    anyhow::ensure!(looks <= 8 * layers, "L1: {looks} runs started while nothing changed");
+    let count = written.len();
+    anyhow::ensure!(count <= 25 * looks + 4, "L7: {count} writes for {looks} looks at a world at rest");
     Ok(())
 }
 

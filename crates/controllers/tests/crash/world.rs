@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use api::TerraformLayer;
 use api::text::{CommitId, LayerPath, Sha256};
-use api::{TerraformLayer, TerraformRun};
 use axum::Router;
 use controllers::{Context, Desk, Place, Reader};
 use datastore::Attempt;
@@ -78,7 +78,6 @@ struct Process {
 #[derive(Debug)]
 pub struct Rest {
     pub layers: Vec<TerraformLayer>,
-    pub runs: Vec<TerraformRun>,
 }
 
 pub fn commit(letter: char) -> CommitId {
@@ -292,8 +291,7 @@ impl World {
     pub async fn rest(&self) -> Result<Rest> {
         let all = ListParams::default();
         let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
-        let runs = Api::<TerraformRun>::all(self.people.clone()).list(&all).await?.items;
-        Ok(Rest { layers, runs })
+        Ok(Rest { layers })
     }
 
     /// Ends every task and closes the database.

@@ -67,11 +67,12 @@ where
         let this = self.clone();
         Box::pin(async move {
             let actor = this.actor.clone();
-            tokio::select! {
-                biased;
-                () = actor.died() => std::future::pending().await,
-                answer = this.handle(request) => answer,
+            if actor.is_dead() {
+                return std::future::pending().await;
             }
+            // What is on its way when its sender dies arrives all the same, and belongs to the history.
+            let answer = this.handle(request).await;
+            if actor.is_dead() { std::future::pending().await } else { answer }
         })
     }
 }
