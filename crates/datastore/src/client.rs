@@ -4,10 +4,12 @@
 mod relay;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::text::Sha256;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, TryStreamExt};
 use http::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
@@ -84,10 +86,24 @@ impl TokenSource {
 }
 
 pub use relay::Relay;
+/// What requests and answers consist of on the way.
+pub use reqwest::Body;
 
+/// What carries requests to the service. Without one they go over the network; with one a process that holds the service
+/// can do without a socket.
+pub trait Transport: Send + Sync + std::fmt::Debug {
+    fn send(
+        &self,
+        request: http::Request<Body>,
+    ) -> BoxFuture<'static, Result<http::Response<Body>, Undelivered>>;
+}
+
+/// Why a request, or its answer, did not arrive.
+pub type Undelivered = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
+    transport: Option<Arc<dyn Transport>>,
     base: String,
     token: TokenSource,
     patience: Duration,
@@ -127,10 +143,23 @@ impl Client {
             .map_err(|error| Error::Unreachable { doing: "prepare".to_owned(), detail: chain(&error) })?;
         Ok(Self {
             http,
+            transport: None,
             base: base.trim_end_matches('/').to_owned(),
             token,
             patience: Duration::from_secs(30),
         })
+    }
+
+    /// The same client as another caller.
+    pub fn with_token(mut self, token: TokenSource) -> Self {
+        self.token = token;
+        self
+    }
+
+    /// Sends everything through `transport`.
+    pub fn with_transport(mut self, transport: Arc<dyn Transport>) -> Self {
+        self.transport = Some(transport);
+        self
     }
 
     /// How long transient failures are retried.
@@ -434,10 +463,10 @@ impl Client {
                 builder.header(http::header::CONTENT_LENGTH, size).body(reqwest::Body::wrap_stream(stream))
             }
         };
-        let response = builder
-            .send()
+        let response = self
+            .deliver(builder)
             .await
-            .map_err(|error| Error::Unreachable { doing: doing.to_owned(), detail: chain(&error) })?;
+            .map_err(|error| Error::Unreachable { doing: doing.to_owned(), detail: chain(&*error) })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -452,6 +481,18 @@ impl Client {
             },
             status => Error::Refused { doing: doing.to_owned(), status, message },
         })
+    }
+}
+
+impl Client {
+    async fn deliver(&self, builder: reqwest::RequestBuilder) -> Result<reqwest::Response, Undelivered> {
+        match &self.transport {
+            None => Ok(builder.send().await?),
+            Some(transport) => {
+                let request = http::Request::<Body>::try_from(builder.build()?)?;
+                Ok(transport.send(request).await?.into())
+            }
+        }
     }
 }
 

@@ -39,6 +39,8 @@ impl Client {
         if let Some(body) = relay.body {
             builder = builder.body(body);
         }
-        builder.send().await.map_err(|error| Error::Unreachable { doing: doing(), detail: chain(&error) })
+        self.deliver(builder)
+            .await
+            .map_err(|error| Error::Unreachable { doing: doing(), detail: chain(&*error) })
     }
 }

@@ -184,5 +184,6 @@ fn controllers(
         datastore,
         settings: Arc::new(settings),
         now: Timestamp::now,
+        alarm: Arc::new(controllers::Timer),
     })
 }
