@@ -239,7 +239,7 @@ fn controllers_writes(entries: &[(&'static str, Value)]) -> BTreeMap<&'static st
                 );
                 let name = text(event, "/object/metadata/name").to_owned();
                 let before = pods.insert(name, now);
-                how == "ADDED" || (how == "MODIFIED" && before.is_some_and(|before| before != now))
+                how == "ADDED" || before.is_some_and(|before| before != now)
             }
             _ => true,
         };
