@@ -2,6 +2,7 @@
 //!
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
+mod alarm;
 mod credentials;
 mod error;
 mod layer;
@@ -25,8 +26,9 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
+pub use alarm::{Alarm, Timer};
 pub use error::{Class, Error};
-pub use source::Desk;
+pub use source::{Desk, Place, Reader, Waiting};
 
 /// What every reconcile can reach.
 #[derive(Clone)]
@@ -37,6 +39,8 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// Time comes in here and nowhere else.
     pub now: fn() -> Timestamp,
+    /// What wakes an object that is to be looked at again later.
+    pub alarm: Arc<dyn Alarm>,
 }
 
 impl std::fmt::Debug for Context {
@@ -67,7 +71,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .reconcile_on(repository_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            |object, context| measured(repository::reconcile(object, context)),
+            |object, context| {
+                measured(Waiting::from(&*object), context.clone(), repository::reconcile(object, context))
+            },
             on_error,
             Arc::new(context.clone()),
         )
@@ -75,7 +81,11 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
 
     let layers = Controller::new(Api::<TerraformLayer>::all(client()), config())
         .with_config(options())
-        .owns(Api::<TerraformRun>::all(client()), config())
+        .watches(Api::<TerraformRun>::all(client()), config(), |run: TerraformRun| {
+            // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
+            let namespace = run.namespace().unwrap_or_default();
+            Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
+        })
         .watches(Api::<TerraformApproval>::all(client()), config(), |approval: TerraformApproval| {
             let namespace = approval.namespace().unwrap_or_default();
             Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))
@@ -88,7 +98,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .reconcile_on(layer_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            |object, context| measured(layer::reconcile(object, context)),
+            |object, context| {
+                measured(Waiting::from(&*object), context.clone(), layer::reconcile(object, context))
+            },
             on_error,
             Arc::new(context.clone()),
         )
@@ -100,7 +112,13 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
         .reconcile_on(run_news)
         .graceful_shutdown_on(stopped(&stop))
-        .run(|object, context| measured(run::reconcile(object, context)), on_error, Arc::new(context.clone()))
+        .run(
+            |object, context| {
+                measured(Waiting::from(&*object), context.clone(), run::reconcile(object, context))
+            },
+            on_error,
+            Arc::new(context.clone()),
+        )
         .for_each(|result| async move { log("TerraformRun", result) });
 
     let desk = context.desk.clone().work(stop.clone());
@@ -108,19 +126,26 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     Ok(())
 }
 
-async fn measured(reconcile: impl Future<Output = Result<Wake, Error>>) -> Result<Action, Error> {
+async fn measured(
+    who: Waiting,
+    context: Arc<Context>,
+    reconcile: impl Future<Output = Result<Wake, Error>>,
+) -> Result<Action, Error> {
     Ok(match reconcile.await? {
-        Wake::OnChange => Action::await_change(),
+        Wake::OnChange => context.alarm.on_change(who),
         Wake::At(at) => {
-            let left = at.duration_since(Timestamp::now());
-            Action::requeue(std::time::Duration::try_from(left).unwrap_or_default())
+            let left = at.duration_since((context.now)());
+            context.alarm.after(who, std::time::Duration::try_from(left).unwrap_or_default())
         }
     })
 }
 
 /// The one place that maps the class of an error to the time of the next try.
-fn on_error<K>(_: Arc<K>, error: &Error, _: Arc<Context>) -> Action {
-    Action::requeue(error.class().pause())
+fn on_error<K>(object: Arc<K>, error: &Error, context: Arc<Context>) -> Action
+where
+    Waiting: for<'a> From<&'a K>,
+{
+    context.alarm.after(Waiting::from(&*object), error.class().pause())
 }
 
 fn log<K: kube::Resource>(

@@ -10,6 +10,7 @@ use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use engine::Read;
 use engine::repository::Look;
 use futures::channel::mpsc;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -30,7 +31,7 @@ const KEPT: usize = 20_000;
 
 /// A repository, by what git needs to read it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub struct Place {
     pub uid: String,
     pub name: String,
     pub namespace: String,
@@ -80,9 +81,9 @@ struct Finding {
     waiting: BTreeSet<Waiting>,
 }
 
-/// Who is told when a finding is there.
+/// Who is told when a finding is there, or when it is time to look again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Waiting {
+pub enum Waiting {
     Repository { namespace: String, name: String },
     Layer { namespace: String, name: String },
     Run { namespace: String, name: String },
@@ -91,10 +92,30 @@ pub(crate) enum Waiting {
 type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
 type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
 
-pub struct Desk {
+/// Where a desk gets its answers. Why a question has none is said in words for the status.
+pub trait Reader: Send + Sync + std::fmt::Debug {
+    /// Commit by full ref.
+    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>>;
+    fn relevant<'a>(
+        &'a self,
+        place: &'a Place,
+        head: &'a CommitId,
+        path: &'a LayerPath,
+    ) -> BoxFuture<'a, Result<CommitId, String>>;
+    /// Puts the files of a commit into the datastore.
+    fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>>;
+}
+
+/// The remote itself, by the `git` command.
+struct Remote {
     client: kube::Client,
     git: Git,
     datastore: datastore::Client,
+}
+
+#[derive(Debug)]
+pub struct Desk {
+    reader: Arc<dyn Reader>,
     now: fn() -> Timestamp,
     findings: Mutex<HashMap<Question, Finding>>,
     /// The layers that wait for a repository's branches, kept up by the layers' own reconciles.
@@ -107,23 +128,26 @@ pub struct Desk {
     news: Mutex<Option<AllNews>>,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("git", &self.git).finish_non_exhaustive()
+        f.debug_struct("Remote").field("git", &self.git).finish_non_exhaustive()
     }
 }
 
 impl Desk {
     pub fn new(client: kube::Client, git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
+        Self::over(Arc::new(Remote { client, git, datastore }), now)
+    }
+
+    /// A desk whose answers come from `reader`.
+    pub fn over(reader: Arc<dyn Reader>, now: fn() -> Timestamp) -> Self {
         // Unbounded, but each question is in the queue at most once, and there are at most a few questions a layer.
         let (ask, asked) = mpsc::unbounded();
         let (tell_repository, repositories) = mpsc::unbounded();
         let (tell_layer, layers) = mpsc::unbounded();
         let (tell_run, runs) = mpsc::unbounded();
         Self {
-            client,
-            git,
-            datastore,
+            reader,
             now,
             findings: Mutex::default(),
             followers: Mutex::default(),
@@ -276,46 +300,13 @@ impl Desk {
     async fn answer(&self, question: &Question) -> Answer {
         let at = (self.now)();
         let result = match question {
-            Question::Heads(place) => {
-                let found = self.heads(place).await;
-                Ok(Answer::Heads(Look { at, found }))
+            Question::Heads(place) => Ok(Answer::Heads(Look { at, found: self.reader.heads(place).await })),
+            Question::Relevant { place, head, path } => {
+                self.reader.relevant(place, head, path).await.map(Answer::Relevant)
             }
-            Question::Relevant { place, head, path } => self.relevant_commit(place, head, path).await,
-            Question::Bundle { place, commit } => self.make_bundle(place, commit).await,
+            Question::Bundle { place, commit } => self.reader.bundle(place, commit).await.map(Answer::Bundle),
         };
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
-    }
-
-    async fn source(&self, place: &Place) -> Result<Source, String> {
-        let credentials = credentials::read(&self.client, place).await?;
-        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
-    }
-
-    async fn heads(&self, place: &Place) -> Result<BTreeMap<String, CommitId>, String> {
-        let source = self.source(place).await?;
-        let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
-        Ok(refs_by_full_name(&refs))
-    }
-
-    async fn relevant_commit(
-        &self,
-        place: &Place,
-        head: &CommitId,
-        path: &LayerPath,
-    ) -> Result<Answer, String> {
-        let source = self.source(place).await?;
-        let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
-        let commit = self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())?;
-        Ok(Answer::Relevant(commit))
-    }
-
-    async fn make_bundle(&self, place: &Place, commit: &CommitId) -> Result<Answer, String> {
-        let source = self.source(place).await?;
-        let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
-        let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
-        let sha256 = bundle.sha256().clone();
-        self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
-        Ok(Answer::Bundle(sha256))
     }
 
     fn found(&self, question: Question, answer: Answer) {
@@ -327,19 +318,65 @@ impl Desk {
             std::mem::take(&mut finding.waiting)
         };
         for who in waiting {
-            // A closed channel means that the controllers have stopped; then nobody waits.
-            let _ = match who {
-                Waiting::Repository { namespace, name } => {
-                    self.tell_repository.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
-                }
-                Waiting::Layer { namespace, name } => {
-                    self.tell_layer.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
-                }
-                Waiting::Run { namespace, name } => {
-                    self.tell_run.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
-                }
-            };
+            self.wake(who);
         }
+    }
+
+    /// Has an object reconciled now.
+    pub fn wake(&self, who: Waiting) {
+        // A closed channel means that the controllers have stopped; then nobody waits.
+        let _ = match who {
+            Waiting::Repository { namespace, name } => {
+                self.tell_repository.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
+            Waiting::Layer { namespace, name } => {
+                self.tell_layer.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
+            Waiting::Run { namespace, name } => {
+                self.tell_run.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
+        };
+    }
+}
+
+impl Remote {
+    async fn source(&self, place: &Place) -> Result<Source, String> {
+        let credentials = credentials::read(&self.client, place).await?;
+        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
+    }
+}
+
+impl Reader for Remote {
+    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
+            Ok(refs_by_full_name(&refs))
+        })
+    }
+
+    fn relevant<'a>(
+        &'a self,
+        place: &'a Place,
+        head: &'a CommitId,
+        path: &'a LayerPath,
+    ) -> BoxFuture<'a, Result<CommitId, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
+            self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())
+        })
+    }
+
+    fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
+            let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
+            let sha256 = bundle.sha256().clone();
+            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+            Ok(sha256)
+        })
     }
 }
 

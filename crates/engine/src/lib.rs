@@ -8,6 +8,7 @@ pub mod names;
 pub mod repository;
 pub mod retry;
 pub mod run;
+pub mod schedule;
 
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub struct Settings {
     pub poll_interval: Duration,
     pub drift_interval: Duration,
     pub max_retries: u32,
+    /// Finished runs that a layer keeps.
+    pub runs_kept: u32,
     pub retry: retry::Policy,
     pub runner: manifests::RunnerSettings,
 }
@@ -85,6 +88,7 @@ impl Settings {
             poll_interval: Duration::from_secs(60),
             drift_interval: Duration::from_secs(30 * 60),
             max_retries: api::run::default_max_retries(),
+            runs_kept: 5,
             retry: retry::Policy::default(),
             runner,
         }

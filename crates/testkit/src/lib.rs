@@ -1,7 +1,9 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, and children that
-//! never outlive a test. Nothing here is part of the product.
+//! What the tests of every crate share: a real Kubernetes API to compare with, faults between a client and a service, objects
+//! in few words, and children that never outlive a test. Nothing here is part of the product.
 
 pub mod cluster;
+pub mod faults;
 pub mod forge;
+pub mod objects;
 pub mod process;
 pub mod tools;

@@ -95,12 +95,13 @@ async fn observe_source(
         .get_opt(layer.spec.repository.name.as_str())
         .await
         .map_err(doing("read the layer's repository"))?;
-    let bundle = match &repository {
-        Some(repository) => {
+    let bundle = match (&run.spec.bundle, &repository) {
+        (Some(known), _) => Read::Present(Ok(known.clone())),
+        (None, Some(repository)) => {
             let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
             context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
         }
-        None => Read::Unknown,
+        (None, None) => Read::Unknown,
     };
     Ok((Some(layer), repository, bundle))
 }

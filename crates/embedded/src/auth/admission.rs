@@ -1,7 +1,7 @@
 //! What may not be written whatever the rights: the checks between authorization and the store.
 //!
-//! The HTTP layer calls [`complete`] once per create, after defaulting, and then [`admit`] once per write with what would be
-//! stored. `admit` only says yes or no.
+//! The HTTP layer calls [`admit`] once per write with what would be stored. It only says yes or no; what a new pod is given by its
+//! service account is in `accounts`.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,6 @@ use crate::store::{Collection, Key, Snapshot, Stored};
 
 /// Namespaces that the cluster itself lives in.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
-const DEFAULT_ACCOUNT: &str = "default";
 pub const APPROVALS: (&str, &str) = ("terrane.dev", "terraformapprovals");
 
 /// One write, as it would happen.
@@ -50,37 +49,6 @@ pub fn admit(authorizer: &Authorizer, snapshot: &Snapshot, write: &Write<'_>) ->
         }
         Change::Delete => Ok(()),
     }
-}
-
-/// Gives a new pod the service account that it runs as: `default` if it names none. One that does not exist is refused, but for
-/// `default` itself, which a new namespace gets a moment later.
-///
-/// Unlike on a cluster no volume with the account's token is added: a pod that wants one projects it.
-pub fn complete(snapshot: &Snapshot, resource: Resource<'_>, object: &mut Value) -> Result<(), Refusal> {
-    if (resource.group, resource.resource, resource.subresource) != ("", "pods", "") {
-        return Ok(());
-    }
-    let pod = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
-    let named = spec.get("serviceAccountName").and_then(Value::as_str).filter(|name| !name.is_empty());
-    let name = named.unwrap_or(DEFAULT_ACCOUNT).to_owned();
-    let key = Key::new(Collection::new("", "serviceaccounts"), resource.namespace, &name);
-    let account = snapshot.get(&key);
-    if account.is_none() && name != DEFAULT_ACCOUNT {
-        let why = format!(
-            "error looking up service account {}/{name}: serviceaccount {} not found",
-            resource.namespace,
-            quoted(&name)
-        );
-        return Err(Refusal::forbidden_object("", "pods", &pod, &why));
-    }
-    spec.insert("serviceAccountName".to_owned(), name.as_str().into());
-    spec.insert("serviceAccount".to_owned(), name.into());
-    let secrets = account.and_then(|account| account.value().get("imagePullSecrets").cloned());
-    if let (Some(secrets @ Value::Array(_)), None) = (secrets, spec.get("imagePullSecrets")) {
-        spec.insert("imagePullSecrets".to_owned(), secrets);
-    }
-    Ok(())
 }
 
 fn namespace_lifecycle(snapshot: &Snapshot, write: &Write<'_>) -> Result<(), Refusal> {

@@ -232,10 +232,10 @@ async fn watch(api: Api<ConfigMap>, start: u64) -> Vec<(String, u64, Happened)> 
     }
 }
 
-/// A port that the kernel gives to nobody by itself, so that it is still free at the next start.
+/// A port that neither the kernel nor `terrane up` gives to anybody by itself, so that it is still free at the next start.
 fn lasting_port(random: &mut StdRng) -> u16 {
     loop {
-        let port = random.random_range(20_000..30_000);
+        let port = random.random_range(12_000..20_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -1,0 +1,343 @@
+//! The promises, checked on what was recorded at the seams and on what the stage knows to be true; the product's own words count
+//! only where a promise is about them. Each complaint starts with the promise that was broken.
+//!
+//! Everything here is O(events · what is known of one object), for the few hundred events of a world.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::label;
+use api::run::{Action, TerraformRunSpec};
+use engine::names::{self, Wish};
+use serde_json::Value;
+use testkit::faults::{Event, Seam};
+
+use crate::stage::Exec;
+use crate::workloads::Workload;
+use crate::world::World;
+
+pub fn all(workload: &Workload, world: &World) -> Vec<String> {
+    let history = world.faults.history();
+    let api: Vec<&Event> = history.iter().filter(|event| event.site.seam == Seam::Api).collect();
+    let ours: Vec<&Event> = api
+        .iter()
+        .copied()
+        .filter(|event| workload.processes.contains(&event.site.actor.as_str()) && event.is_write())
+        .collect();
+    let execs = &world.stage.execs;
+    let mut found = Vec::new();
+    found.extend(one_mutator(execs));
+    found.extend(fences(&history, execs));
+    found.extend(approved(workload, world));
+    found.extend(at_most_once(execs));
+    found.extend(results_kept(&api, execs));
+    found.extend(states(&api));
+    found.extend(lock_held_until_recorded(&api));
+    found.extend(ours.iter().filter_map(|event| compared_and_set(event)));
+    found.extend(derived_names(&ours));
+    found.extend(bounded_children(&api));
+    found.extend(monotone(&api));
+    found.extend(ours.iter().filter_map(|event| vain(event)));
+    found
+}
+
+/// S1: intervals of mutating executions on one state are disjoint.
+fn one_mutator(execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, exec) in execs.iter().enumerate().filter(|(_, exec)| exec.description.action.mutates()) {
+        let end = exec.end.unwrap_or(usize::MAX);
+        for other in &execs[at + 1..] {
+            let same =
+                other.description.action.mutates() && other.description.state == exec.description.state;
+            if same && other.start < end {
+                found.push(format!("S1: {} and {} applied at once", exec.pod_uid, other.pod_uid));
+            }
+        }
+    }
+    found
+}
+
+/// S1b: fences grow with every start, and what comes with a lower one than was seen is refused.
+fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
+    for exec in execs.iter().filter(|exec| exec.description.action.mutates()) {
+        let fence = exec.description.fence;
+        let before = highest.insert(exec.description.state.as_str(), fence).unwrap_or(0);
+        if fence <= before {
+            found.push(format!("S1b: an apply started under fence {fence} after one under {before}"));
+        }
+    }
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for event in history.iter().filter(|event| event.site.seam == Seam::Datastore && event.is_done()) {
+        let Some(fence) = event.headers.get("terrane-fence").and_then(|text| text.parse::<u64>().ok()) else {
+            continue;
+        };
+        let state = event.path.split(['?', '/']).nth(3).unwrap_or_default().to_owned();
+        let highest = seen.entry(state).or_default();
+        if fence < *highest {
+            found.push(format!("S1b: a write under fence {fence} was accepted after fence {highest}"));
+        }
+        *highest = fence.max(*highest);
+    }
+    found
+}
+
+/// S2 and S3: what is applied is a plan made of this state and commit, and somebody allowed these bytes.
+fn approved(workload: &Workload, world: &World) -> Vec<String> {
+    let automatic = (workload.layers)().is_ok_and(|layers| {
+        layers
+            .iter()
+            .all(|layer| layer.spec.remediation_strategy.as_ref().is_some_and(|s| s.auto_apply == Some(true)))
+    });
+    let mut found = Vec::new();
+    for exec in world.stage.execs.iter().filter(|exec| exec.description.action == Action::Apply) {
+        let Some(plan) = exec.description.plan.as_ref().map(|plan| &plan.sha256) else {
+            found.push("S2: an apply without a plan".to_owned());
+            continue;
+        };
+        let made = world.stage.execs.iter().any(|other| {
+            other.plan.as_ref() == Some(plan)
+                && other.description.state == exec.description.state
+                && other.description.revision == exec.description.revision
+        });
+        if !made {
+            found.push(format!("S3: plan {} was not made for this state and commit", plan.short()));
+        }
+        if !automatic && !world.approved.contains(plan) {
+            found.push(format!("S2: plan {} was applied and nobody approved it", plan.short()));
+        }
+    }
+    found
+}
+
+/// S4: an apply is started at most once a plan.
+fn at_most_once(execs: &[Exec]) -> Vec<String> {
+    let mut started = BTreeSet::new();
+    execs
+        .iter()
+        .filter_map(|exec| exec.description.plan.as_ref())
+        .filter(|plan| !started.insert(plan.sha256.clone()))
+        .map(|plan| format!("S4: plan {} was applied twice", plan.sha256.short()))
+        .collect()
+}
+
+/// The answers to writes of one kind's status, in order.
+fn statuses<'a>(api: &'a [&Event], target: &'a str) -> impl Iterator<Item = &'a Value> {
+    api.iter().filter(move |event| event.site.target == target && event.is_done()).map(|event| &event.answer)
+}
+
+/// S5: what a runner reported stands in the run's status in the end.
+fn results_kept(api: &[&Event], execs: &[Exec]) -> Vec<String> {
+    let mut last: BTreeMap<&str, &Value> = BTreeMap::new();
+    for run in statuses(api, "terraformruns/status") {
+        last.insert(text(&run["metadata"]["uid"]), run);
+    }
+    let mut found = Vec::new();
+    for exec in execs {
+        let Some(report) = &exec.reported else { continue };
+        let (uid, number) = (exec.description.run_uid.as_str(), exec.description.attempt);
+        let attempts = last.get(uid).and_then(|run| run["status"]["attempts"].as_array());
+        let attempt = attempts.into_iter().flatten().find(|attempt| attempt["number"] == number);
+        let kept = attempt.is_some_and(|attempt| {
+            attempt["exitCode"] == report.exit_code
+                && attempt["reason"] == report.reason
+                && attempt["logDigest"] == report.log.as_str()
+        });
+        if !kept {
+            found.push(format!(
+                "S5: {} of {} ended with {}, and its status says {}",
+                exec.description.action.as_str(),
+                exec.description.run,
+                report.reason,
+                attempt.map_or(&Value::Null, |attempt| &attempt["reason"]),
+            ));
+        }
+    }
+    found
+}
+
+/// S5: states move along the graph, and a terminal one never changes.
+fn states(api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut before: BTreeMap<&str, &str> = BTreeMap::new();
+    for run in statuses(api, "terraformruns/status") {
+        let next = text(&run["status"]["state"]);
+        let previous = before.insert(text(&run["metadata"]["uid"]), next).unwrap_or_default();
+        let allowed = match previous {
+            "" | "Initial" => next != "Retrying",
+            "Running" => !matches!(next, "Initial" | "Retrying"),
+            "FailureGracePeriod" => matches!(next, "FailureGracePeriod" | "Retrying" | "Failed"),
+            "Retrying" => next != "Initial",
+            terminal => next == terminal,
+        };
+        if !allowed {
+            found.push(format!("S5: run {} went from {previous} to {next}", text(&run["metadata"]["name"])));
+        }
+    }
+    found
+}
+
+/// S1: the lock is given back only after the result of its holder is recorded.
+fn lock_held_until_recorded(api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut unfinished: BTreeSet<&str> = BTreeSet::new();
+    for event in api.iter().filter(|event| event.is_done() && event.is_write()) {
+        let object = &event.answer;
+        match event.site.target.as_str() {
+            "terraformruns/status" => {
+                let attempts = object["status"]["attempts"].as_array();
+                let open = attempts.is_some_and(|all| all.iter().any(|a| a["finishedAt"].is_null()));
+                let uid = text(&object["metadata"]["uid"]);
+                if open {
+                    unfinished.insert(uid)
+                } else {
+                    unfinished.remove(uid)
+                };
+            }
+            "leases" => {
+                let name = text(&object["metadata"]["name"]);
+                let holder = text(&object["spec"]["holderIdentity"]);
+                let before = holders.insert(name, holder).unwrap_or_default();
+                if before != holder && unfinished.contains(before) {
+                    found.push(format!(
+                        "S1: {name} was given back before the result of {before} was recorded"
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// S16: every change says which version it is a change of.
+fn compared_and_set(event: &Event) -> Option<String> {
+    let version = &event.sent["metadata"]["resourceVersion"];
+    let is_apply = event.path.contains("fieldManager=") && event.site.verb == "PATCH";
+    let careful = match event.site.verb.as_str() {
+        "PUT" => !text(version).is_empty(),
+        "PATCH" => !text(version).is_empty() || is_apply,
+        "DELETE" => event.sent["preconditions"].is_object(),
+        _ => true,
+    };
+    (!careful).then(|| format!("S16: {} without a precondition", event.site))
+}
+
+/// S17: names follow from intent.
+fn derived_names(ours: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut tokens = BTreeSet::from([String::new()]);
+    for event in ours.iter().filter(|event| event.site.verb == "POST") {
+        let metadata = &event.sent["metadata"];
+        let name = text(&metadata["name"]);
+        let derived = match event.site.target.as_str() {
+            "pods" => {
+                let label = |key: &str| text(&metadata["labels"][key]);
+                let attempt = label(label::ATTEMPT).parse().unwrap_or_default();
+                name == names::pod(label(label::RUN), attempt)
+            }
+            "terraformruns" => {
+                let derived = serde_json::from_value::<TerraformRunSpec>(event.sent["spec"].clone())
+                    .is_ok_and(|spec| tokens.iter().any(|token| name == run_name(&spec, token)));
+                tokens.insert(format!("after:{name}"));
+                derived
+            }
+            _ => !name.is_empty() && metadata["generateName"].is_null(),
+        };
+        if !derived && !is_event(event) {
+            found.push(format!("S17: {} is not a name that follows from what it is for", name));
+        }
+    }
+    found
+}
+
+/// Events tell, they decide nothing; two of the same are one too many at worst.
+fn is_event(event: &Event) -> bool {
+    event.site.target == "events"
+}
+
+fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
+    names::run(Wish {
+        layer: spec.layer.name.as_str(),
+        layer_uid: &spec.layer.uid,
+        action: spec.action,
+        mode: spec.mode,
+        revision: &spec.layer.revision,
+        plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
+        token,
+    })
+}
+
+/// S18: one pod an attempt, one run at a time for each layer and action.
+fn bounded_children(api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pods: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    let mut open: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for event in api.iter().filter(|event| event.is_done() && event.is_write()) {
+        let object = &event.answer;
+        let uid = text(&object["metadata"]["uid"]);
+        match (event.site.verb.as_str(), event.site.target.as_str()) {
+            ("POST", "pods") => {
+                let label = |key: &str| text(&object["metadata"]["labels"][key]);
+                if pods.insert((label(label::RUN_UID), label(label::ATTEMPT)), uid).is_some() {
+                    found.push(format!("S18: a second pod for {}", text(&object["metadata"]["name"])));
+                }
+            }
+            ("POST", "terraformruns") => {
+                let runs = open.entry(purpose(object)).or_default();
+                if !runs.is_empty() {
+                    found.push(format!("S18: {} beside another", text(&object["metadata"]["name"])));
+                }
+                runs.insert(uid);
+            }
+            (_, "terraformruns/status") => {
+                if matches!(text(&object["status"]["state"]), "Succeeded" | "Failed") {
+                    open.entry(purpose(object)).or_default().remove(uid);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn purpose(run: &Value) -> (&str, &str) {
+    (text(&run["spec"]["layer"]["uid"]), text(&run["spec"]["action"]))
+}
+
+/// S19: what a status says of itself only moves forward.
+fn monotone(api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut before: BTreeMap<&str, &Value> = BTreeMap::new();
+    for event in api.iter().filter(|event| event.site.target.ends_with("/status") && event.is_done()) {
+        let object = &event.answer;
+        let Some(old) = before.insert(text(&object["metadata"]["uid"]), object) else { continue };
+        let name = text(&object["metadata"]["name"]);
+        let generation = |object: &Value| object["status"]["observedGeneration"].as_i64().unwrap_or_default();
+        if generation(object) < generation(old) {
+            found.push(format!("S19: observedGeneration of {name} fell"));
+        }
+        for condition in object["status"]["conditions"].as_array().into_iter().flatten() {
+            let known = old["status"]["conditions"].as_array().into_iter().flatten();
+            let Some(known) = known.into_iter().find(|c| c["type"] == condition["type"]) else { continue };
+            let same = known["status"] == condition["status"];
+            if same && known["lastTransitionTime"] != condition["lastTransitionTime"] {
+                found.push(format!("S19: {} of {name} has a new time and the old value", condition["type"]));
+            }
+        }
+    }
+    found
+}
+
+/// L7: nothing is written that changes nothing.
+fn vain(event: &Event) -> Option<String> {
+    let version = |object: &Value| text(&object["metadata"]["resourceVersion"]).to_owned();
+    let same = version(&event.sent) == version(&event.answer) && !version(&event.sent).is_empty();
+    (event.site.verb == "PUT" && event.is_done() && same)
+        .then(|| format!("L7: {} changed nothing", event.site))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

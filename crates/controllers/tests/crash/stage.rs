@@ -1,0 +1,322 @@
+//! The node, the runner and the tool in one, played quickly but through the real doors: pods are followed through the API, the
+//! description is read from the datastore and the result written there by its own client. What really happened to the
+//! infrastructure is kept here, beyond the reach of the controllers: the checks believe this and nothing else.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use api::attempt::Description;
+use api::label;
+use api::run::Action;
+use api::text::{CommitId, Sha256};
+use axum::Router;
+use datastore::client::LockChange;
+use datastore::{Artefact, Attempt, StateId};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+use testkit::faults::{Faults, InProcess};
+
+use crate::clock;
+use crate::world::datastore_client;
+
+/// How an execution ends, as the workload has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Succeed,
+    /// The tool says no.
+    Fail,
+    /// The runner is gone without a word.
+    Die,
+    /// The node says that the pod failed, but the process lives on and writes when nobody expects it any more.
+    Haunt,
+}
+
+/// One execution of the tool.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    pub description: Description,
+    pub pod_uid: String,
+    /// Where in the recorded history it started and ended.
+    pub start: usize,
+    pub end: Option<usize>,
+    /// Reported by the runner and accepted by the datastore.
+    pub reported: Option<Report>,
+    /// The plan that it made.
+    pub plan: Option<Sha256>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub exit_code: i32,
+    pub reason: &'static str,
+    pub log: Sha256,
+}
+
+/// One state and what it stands for.
+#[derive(Debug, Clone, Default)]
+pub struct Truth {
+    pub serial: u64,
+    pub applied: Option<CommitId>,
+    pub drifted: bool,
+}
+
+enum Process {
+    Running(usize),
+    Ended,
+}
+
+pub struct Stage {
+    client: kube::Client,
+    datastore: Router,
+    faults: Faults,
+    verdict: fn(Action, usize) -> Verdict,
+    processes: BTreeMap<String, Process>,
+    zombies: Vec<usize>,
+    pub execs: Vec<Exec>,
+    pub truths: BTreeMap<String, Truth>,
+    scratch: tempfile::TempDir,
+}
+
+const LOG: &[u8] = b"done\n";
+
+impl Stage {
+    pub fn new(
+        client: kube::Client,
+        datastore: Router,
+        faults: Faults,
+        verdict: fn(Action, usize) -> Verdict,
+    ) -> Result<Self> {
+        Ok(Self {
+            client,
+            datastore,
+            faults,
+            verdict,
+            processes: BTreeMap::new(),
+            zombies: Vec::new(),
+            execs: Vec::new(),
+            truths: BTreeMap::new(),
+            scratch: tempfile::tempdir()?,
+        })
+    }
+
+    /// One thing happens to one pod, or nothing is left to happen.
+    pub async fn step(&mut self) -> Result<bool> {
+        let pods = Api::<Pod>::all(self.client.clone());
+        let ours = ListParams::default().labels(&format!("{}=terrane", label::MANAGED_BY));
+        for pod in pods.list(&ours).await?.items {
+            let uid = pod.uid().unwrap_or_default();
+            match self.processes.get(&uid) {
+                None => self.begin(&pod, uid).await?,
+                Some(Process::Running(exec)) => self.finish(&pod, uid, *exec).await?,
+                Some(Process::Ended) => continue,
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    async fn begin(&mut self, pod: &Pod, uid: String) -> Result<()> {
+        let attempt = attempt_of(pod)?;
+        let runner = self.runner(pod)?;
+        let bytes = runner.artefact_get(&attempt, Artefact::Spec, 1 << 20).await?;
+        let bytes = bytes.with_context(|| format!("pod {} has no description", pod.name_any()))?;
+        let description: Description = serde_json::from_slice(&bytes)?;
+        if description.action.mutates() {
+            let id = StateId::new(description.state.as_str())?;
+            let info = json!({ "ID": lock_id(&description) }).to_string();
+            runner.state_lock(&id, LockChange::Take, info.into(), Some(description.fence)).await?;
+            let plan = description.plan.clone().context("an apply without a plan")?;
+            let source = Attempt::new(plan.run_uid.as_str(), plan.attempt)?;
+            let bytes = runner.artefact_get(&source, Artefact::Plan, 1 << 20).await?.context("no plan")?;
+            ensure!(Sha256::of(&bytes) == plan.sha256, "the plan's bytes are not the approved ones");
+            let made: Value = serde_json::from_slice(&bytes)?;
+            let serial = self.truths.entry(description.state.to_string()).or_default().serial;
+            if made["serial"] != json!(serial) {
+                self.report(&runner, &attempt, &description, "Stale", None).await?;
+                self.processes.insert(uid, Process::Ended);
+                return self.phase(pod, "Failed", 1).await;
+            }
+        }
+        let start = self.faults.recorded();
+        self.execs.push(Exec {
+            description,
+            pod_uid: uid.clone(),
+            start,
+            end: None,
+            reported: None,
+            plan: None,
+        });
+        self.processes.insert(uid, Process::Running(self.execs.len() - 1));
+        self.phase(pod, "Running", 0).await
+    }
+
+    async fn finish(&mut self, pod: &Pod, uid: String, at: usize) -> Result<()> {
+        let attempt = attempt_of(pod)?;
+        let runner = self.runner(pod)?;
+        let description = self.execs[at].description.clone();
+        let same = |exec: &&Exec| {
+            exec.description.action == description.action && exec.description.layer == description.layer
+        };
+        let nth = self.execs[..at].iter().filter(same).count();
+        let verdict = (self.verdict)(description.action, nth);
+        let exit = match verdict {
+            Verdict::Succeed => {
+                let plan = match description.action.mutates() {
+                    true => self.apply(&runner, &description).await.map(|()| None)?,
+                    false => Some(self.plan(&runner, &attempt, &description).await?),
+                };
+                let report = self.report(&runner, &attempt, &description, "Succeeded", plan.clone()).await?;
+                self.execs[at].plan = plan.map(|(sha256, _)| sha256);
+                self.execs[at].reported = Some(report);
+                0
+            }
+            Verdict::Fail => {
+                if description.action.mutates() {
+                    self.unlock(&runner, &description).await?;
+                }
+                let report = self.report(&runner, &attempt, &description, "ToolFailed", None).await?;
+                self.execs[at].reported = Some(report);
+                1
+            }
+            Verdict::Die => 137,
+            Verdict::Haunt => {
+                self.zombies.push(at);
+                137
+            }
+        };
+        self.execs[at].end = Some(self.faults.recorded());
+        self.processes.insert(uid, Process::Ended);
+        self.phase(pod, if exit == 0 { "Succeeded" } else { "Failed" }, exit).await
+    }
+
+    async fn plan(
+        &mut self,
+        runner: &datastore::Client,
+        attempt: &Attempt,
+        description: &Description,
+    ) -> Result<(Sha256, u32)> {
+        let truth = self.truths.entry(description.state.to_string()).or_default();
+        let differs = truth.drifted || truth.applied.as_ref() != Some(&description.revision);
+        let content =
+            json!({ "state": description.state, "commit": description.revision, "serial": truth.serial,
+                              "attempt": attempt.to_string() })
+            .to_string();
+        let sha256 = Sha256::of(content.as_bytes());
+        runner.artefact_put(attempt, Artefact::Plan, content.into()).await?;
+        Ok((sha256, u32::from(differs)))
+    }
+
+    async fn apply(&mut self, runner: &datastore::Client, description: &Description) -> Result<()> {
+        let truth = self.truths.entry(description.state.to_string()).or_default();
+        truth.serial += 1;
+        truth.applied = Some(description.revision.clone());
+        truth.drifted = false;
+        let serial = truth.serial;
+        self.write_state(runner, description, serial).await?;
+        self.unlock(runner, description).await
+    }
+
+    async fn write_state(
+        &self,
+        runner: &datastore::Client,
+        description: &Description,
+        serial: u64,
+    ) -> Result<()> {
+        let file = self.scratch.path().join("state");
+        let lineage = description.state.short();
+        let state = json!({ "version": 4, "serial": serial, "lineage": lineage, "resources": [] });
+        std::fs::write(&file, state.to_string())?;
+        let id = StateId::new(description.state.as_str())?;
+        Ok(runner.state_put(&id, &file, Some(&lock_id(description)), Some(description.fence)).await?)
+    }
+
+    async fn unlock(&self, runner: &datastore::Client, description: &Description) -> Result<()> {
+        let id = StateId::new(description.state.as_str())?;
+        let info = json!({ "ID": lock_id(description) }).to_string();
+        Ok(runner.state_lock(&id, LockChange::Release, info.into(), Some(description.fence)).await?)
+    }
+
+    async fn report(
+        &self,
+        runner: &datastore::Client,
+        attempt: &Attempt,
+        description: &Description,
+        reason: &'static str,
+        plan: Option<(Sha256, u32)>,
+    ) -> Result<Report> {
+        let (exit_code, log) = (i32::from(reason != "Succeeded"), Sha256::of(LOG));
+        let at: Timestamp = clock::now();
+        let plan = plan.map(|(sha256, changes)| {
+            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 } })
+        });
+        let mut outcome = json!({
+            "runUid": description.run_uid, "attempt": description.attempt, "action": description.action,
+            "reason": reason, "message": format!("the tool says {reason}"), "exitCode": exit_code,
+            "startedAt": at, "finishedAt": at, "logSha256": log,
+        });
+        if let Some(plan) = plan {
+            outcome["plan"] = plan;
+        }
+        runner.log_append(attempt, 0, LOG.into()).await?;
+        runner.artefact_put(attempt, Artefact::Result, outcome.to_string().into()).await?;
+        Ok(Report { exit_code, reason, log })
+    }
+
+    async fn phase(&self, pod: &Pod, phase: &str, exit: i32) -> Result<()> {
+        let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let mut status = json!({ "phase": phase });
+        if phase != "Running" {
+            status["containerStatuses"] = json!([{
+                "name": "runner", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "terminated": { "exitCode": exit, "reason": "Completed" } },
+            }]);
+        }
+        let patch = Patch::Merge(json!({ "status": status }));
+        api.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    fn runner(&self, pod: &Pod) -> Result<datastore::Client> {
+        let attempt = attempt_of(pod)?;
+        self.runner_of(&attempt)
+    }
+
+    fn runner_of(&self, attempt: &Attempt) -> Result<datastore::Client> {
+        let carrier = InProcess::new(self.datastore.clone(), self.faults.actor("runner"));
+        datastore_client(carrier, format!("default/{attempt}"))
+    }
+
+    /// Processes that everyone believes dead write what they have. Whether they get through is for the checks.
+    pub async fn haunt(&mut self) -> Result<()> {
+        for at in std::mem::take(&mut self.zombies) {
+            let description = self.execs[at].description.clone();
+            let attempt = Attempt::new(description.run_uid.as_str(), description.attempt)?;
+            let serial = self.truths.get(description.state.as_str()).map_or(0, |truth| truth.serial) + 100;
+            let runner = self.runner_of(&attempt)?;
+            let _ = self.write_state(&runner, &description, serial).await;
+        }
+        Ok(())
+    }
+
+    pub fn drift(&mut self) {
+        for truth in self.truths.values_mut() {
+            truth.drifted = true;
+        }
+    }
+
+    pub fn applies(&self) -> usize {
+        self.execs.iter().filter(|exec| exec.description.action.mutates()).count()
+    }
+}
+
+fn attempt_of(pod: &Pod) -> Result<Attempt> {
+    let label = |name: &str| pod.labels().get(name).cloned().with_context(|| format!("no label {name}"));
+    Ok(Attempt::new(label(label::RUN_UID)?, label(label::ATTEMPT)?.parse()?)?)
+}
+
+fn lock_id(description: &Description) -> String {
+    format!("{}-{}", description.run_uid, description.attempt)
+}

@@ -1,0 +1,414 @@
+//! One world: an embedded API and a datastore in memory, the real controllers behind faults, the stage, and a clock that moves
+//! only when nothing is left to do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use api::TerraformLayer;
+use api::text::{CommitId, LayerPath, Sha256};
+use axum::Router;
+use controllers::{Context, Desk, Place, Reader};
+use datastore::Attempt;
+use datastore::client::TokenSource;
+use datastore::service::{Caller, Keyring, ReviewError, Reviewer, Runner};
+use embedded::auth::{Authorizer, Identity, as_identity};
+use embedded::kinds::Registry;
+use embedded::lifecycle::Lifecycle;
+use embedded::lifecycle::catalog::Registered;
+use embedded::store::Store;
+use engine::Settings;
+use engine::manifests::RunnerSettings;
+use engine::retry::Policy;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use testkit::faults::{Actor, Faults, InProcess, Seam};
+use testkit::objects;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::Layer;
+
+use crate::clock::{self, Bells};
+use crate::stage::Stage;
+use crate::workloads::{Act, Workload};
+
+pub const DRIFT: Duration = Duration::from_secs(30 * 60);
+/// Nothing will happen by itself for so long: the world is at rest.
+const LULL: Duration = Duration::from_secs(20 * 60);
+/// More rounds than any workload needs.
+const ROUNDS: usize = 500;
+/// The queue of a controller counts in milliseconds: what is due now may come one later. Timers of one thread fire in their order,
+/// so this is enough on a slow machine too.
+const TICK: Duration = Duration::from_millis(2);
+/// Turns of every task without a request, after which nothing is left to do.
+const CALM: usize = 40;
+/// Requests without time passing: more are a loop.
+const HOT: u64 = 1500;
+
+pub struct World {
+    pub faults: Faults,
+    pub stage: Stage,
+    /// The plans that a person approved.
+    pub approved: Vec<Sha256>,
+    /// Without an identity, and as the system.
+    router: Router,
+    api: Router,
+    datastore: Router,
+    head: Arc<Mutex<CommitId>>,
+    people: kube::Client,
+    processes: Vec<Process>,
+    store: Option<Store>,
+    _lifecycle: JoinSet<()>,
+    directory: tempfile::TempDir,
+}
+
+/// The controllers as one incarnation of a process.
+struct Process {
+    name: &'static str,
+    actor: Actor,
+    desk: Arc<Desk>,
+    bells: Arc<Bells>,
+    task: JoinSet<Result<(), controllers::Error>>,
+}
+
+/// What a workload expects when all is quiet.
+#[derive(Debug)]
+pub struct Rest {
+    pub layers: Vec<TerraformLayer>,
+}
+
+pub fn commit(letter: char) -> CommitId {
+    CommitId::new(letter.to_string().repeat(40)).unwrap()
+}
+
+impl World {
+    pub async fn start(workload: &Workload, faults: Faults) -> Result<Self> {
+        clock::set(Timestamp::from_second(1_800_000_000)?);
+        let directory = scratch()?;
+        let database = directory.path().join("store.db");
+        std::fs::write(&database, template()?)?;
+        let store = Store::open(&database, embedded::store::Options::default())?;
+        let registry = Arc::new(Registry::new());
+        let options = embedded::http::Options::new(Arc::new(Authorizer::new(store.clone())));
+        let router = embedded::http::router_with(store.clone(), Arc::clone(&registry), options);
+        let api = as_identity(router.clone(), Identity::system());
+        let mut tasks = JoinSet::new();
+        let catalog = Arc::new(Registered::new(registry, store.clone()));
+        let lifecycle =
+            Lifecycle::new(store.clone(), kube::Client::new(api.clone(), "default"), catalog, "authority");
+        for (_, part) in lifecycle.parts() {
+            tasks.spawn(async move {
+                // A part that ends shows as a world that never comes to rest.
+                let _ = part.await;
+            });
+        }
+        let datastore = datastore::service::router(datastore::service::Options {
+            objects: Arc::new(object_store::memory::InMemory::new()),
+            keys: Keyring::load_or_create(&directory.path().join("keys"))?,
+            reviewer: Arc::new(ByName),
+        });
+        let client = |actor: &str| {
+            kube::Client::new(faults.actor(actor).layer(Seam::Api).layer(api.clone()), "default")
+        };
+        let people = client("people");
+        let stage = Stage::new(client("node"), datastore.clone(), faults.clone(), workload.verdict)?;
+        let mut world = Self {
+            stage,
+            approved: Vec::new(),
+            datastore,
+            head: Arc::new(Mutex::new(commit('a'))),
+            people,
+            processes: Vec::new(),
+            store: Some(store),
+            _lifecycle: tasks,
+            directory,
+            router,
+            api,
+            faults,
+        };
+        world.declare(workload).await?;
+        for name in workload.processes {
+            let process = world.process(name)?;
+            world.processes.push(process);
+        }
+        Ok(world)
+    }
+
+    async fn declare(&self, workload: &Workload) -> Result<()> {
+        let post = PostParams::default();
+        let repositories = Api::default_namespaced(self.people.clone());
+        repositories.create(&post, &objects::repository("code")?).await?;
+        for layer in (workload.layers)()? {
+            Api::<TerraformLayer>::default_namespaced(self.people.clone()).create(&post, &layer).await?;
+        }
+        Ok(())
+    }
+
+    fn process(&self, name: &'static str) -> Result<Process> {
+        let actor = self.faults.actor(name);
+        let carrier = InProcess::new(self.datastore.clone(), actor.clone());
+        let datastore = datastore_client(carrier, "controller".to_owned())?;
+        let code = Code {
+            head: Arc::clone(&self.head),
+            datastore: datastore.clone(),
+            file: self.directory.path().join(name),
+        };
+        let desk = Arc::new(Desk::over(Arc::new(code), clock::now));
+        let bells = Arc::new(Bells::default());
+        let mut settings = Settings::new(RunnerSettings {
+            image: api::LOCAL_IMAGE.to_owned(),
+            service_account: "default".to_owned(),
+            datastore_url: "http://datastore".to_owned(),
+            path: None,
+        });
+        settings.poll_interval = DRIFT;
+        settings.drift_interval = DRIFT;
+        settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
+        let context = Context {
+            client: kube::Client::new(actor.layer(Seam::Api).layer(self.api.clone()), "default"),
+            datastore,
+            desk: Arc::clone(&desk),
+            settings: Arc::new(settings),
+            now: clock::now,
+            alarm: Arc::clone(&bells) as _,
+        };
+        let mut task = JoinSet::new();
+        task.spawn(controllers::run(context, CancellationToken::new()));
+        Ok(Process { name, actor, desk, bells, task })
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&self) -> Result<()> {
+        let began = self.faults.activity();
+        let mut calm = 0;
+        while calm < 2 {
+            self.faults.idle().await;
+            let before = self.faults.activity();
+            tokio::time::sleep(TICK).await;
+            for _ in 0..CALM {
+                tokio::task::yield_now().await;
+            }
+            calm = if self.faults.activity() == before { calm + 1 } else { 0 };
+            if self.faults.activity() - began > HOT {
+                bail!("L7: requests follow one another without end");
+            }
+        }
+        Ok(())
+    }
+
+    /// A process that crashed is started again, with nothing in its memory.
+    async fn revive(&mut self) -> Result<bool> {
+        for at in 0..self.processes.len() {
+            if self.processes[at].task.try_join_next().is_some() {
+                bail!("the controllers ended by themselves");
+            }
+            if self.processes[at].actor.is_dead() {
+                self.processes[at].task.shutdown().await;
+                self.processes[at] = self.process(self.processes[at].name)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Runs the workload until nothing happens by itself for a while.
+    pub async fn run(&mut self, acts: &[Act]) -> Result<()> {
+        let mut acts = acts.iter();
+        for _ in 0..ROUNDS {
+            self.settle().await?;
+            if self.revive().await? || self.stage.step().await? {
+                continue;
+            }
+            if !self.ring(engine::later(clock::now(), LULL)) {
+                match acts.next() {
+                    Some(act) => self.act(*act).await?,
+                    None => return Ok(()),
+                }
+            }
+        }
+        bail!("L1: the world does not come to rest")
+    }
+
+    /// Lets time pass, with everything that happens in it.
+    pub async fn pass(&mut self, time: Duration) -> Result<()> {
+        let until = engine::later(clock::now(), time);
+        for _ in 0..ROUNDS {
+            self.settle().await?;
+            if self.revive().await? || self.stage.step().await? {
+                continue;
+            }
+            if !self.ring(until) {
+                return Ok(());
+            }
+        }
+        bail!("L1: the world does not stay at rest")
+    }
+
+    /// Moves the clock to the next wish before `until` and wakes whoever wished so.
+    fn ring(&self, until: Timestamp) -> bool {
+        let next = self.processes.iter().filter_map(|process| process.bells.next()).min();
+        let Some(next) = next.filter(|at| *at < until) else { return false };
+        clock::set(next.max(clock::now()));
+        for process in &self.processes {
+            for who in process.bells.due() {
+                process.desk.wake(who);
+            }
+        }
+        true
+    }
+
+    async fn act(&mut self, act: Act) -> Result<()> {
+        match act {
+            Act::Approve => {
+                for layer in self.rest().await?.layers {
+                    let plan = layer.status.and_then(|s| s.plan).context("nothing to approve")?.sha256;
+                    let name = layer.metadata.name.unwrap_or_default();
+                    let word = api::approval::Decision::Approve;
+                    let approval = objects::approval(&name, &plan, "jane", word)?;
+                    let jane = Identity::new("jane", ["system:masters"]);
+                    let router = as_identity(self.router.clone(), jane);
+                    let api = Api::default_namespaced(kube::Client::new(router, "default"));
+                    api.create(&PostParams::default(), &approval).await?;
+                    self.approved.push(plan);
+                }
+            }
+            Act::Push => {
+                *self.head.lock().unwrap() = commit('b');
+                self.pass(DRIFT * 2).await?;
+            }
+            Act::Drift => {
+                self.stage.drift();
+                self.pass(DRIFT * 2).await?;
+            }
+            Act::Haunt => self.stage.haunt().await?,
+        }
+        Ok(())
+    }
+
+    pub async fn rest(&self) -> Result<Rest> {
+        let all = ListParams::default();
+        let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
+        Ok(Rest { layers })
+    }
+
+    /// Ends every task and closes the database.
+    pub async fn end(mut self) {
+        for process in &mut self.processes {
+            process.task.shutdown().await;
+        }
+        self._lifecycle.shutdown().await;
+        drop((self.api, self.router));
+        if let Some(store) = self.store.take() {
+            let _ = tokio::task::spawn_blocking(move || store.close()).await;
+        }
+    }
+}
+
+/// A database with everything that an API has before anybody uses it, made once.
+fn template() -> Result<&'static [u8]> {
+    static MADE: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        // Whoever asks may be inside a runtime already.
+        std::thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(make_template())
+        })
+        .join()
+        .unwrap()
+        .map_err(|error| format!("{error:#}"))
+    });
+    made.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+async fn make_template() -> Result<Vec<u8>> {
+    let directory = scratch()?;
+    let options = embedded::serve::Options {
+        listen: embedded::serve::Listen::new("127.0.0.1:0".parse()?, None, None)?,
+        definitions: api::custom_resources(),
+        ..embedded::serve::Options::new(directory.path())
+    };
+    embedded::serve::Server::start(options).await?.stop().await;
+    Ok(std::fs::read(directory.path().join("store.db"))?)
+}
+
+/// A client of the datastore in this process. Preparing one reads the certificates of the machine, so that is done once.
+pub fn datastore_client(carrier: InProcess, token: String) -> Result<datastore::Client> {
+    static PREPARED: OnceLock<datastore::Client> = OnceLock::new();
+    let token = TokenSource::Fixed(token.into());
+    let prepared = match PREPARED.get() {
+        Some(prepared) => prepared,
+        None => {
+            let client = datastore::Client::new("http://datastore", token.clone())?;
+            PREPARED.get_or_init(|| client)
+        }
+    };
+    let client = prepared.clone().with_token(token).with_transport(Arc::new(carrier));
+    Ok(client.with_patience(Duration::ZERO))
+}
+
+/// In memory where the machine has such a place: a world writes a lot and keeps nothing.
+fn scratch() -> Result<tempfile::TempDir> {
+    let builder = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("terrane-crash-");
+        builder
+    };
+    Ok(builder().tempdir_in("/dev/shm").or_else(|_| builder().tempdir())?)
+}
+
+/// The repository: one branch, one file.
+#[derive(Debug)]
+struct Code {
+    head: Arc<Mutex<CommitId>>,
+    datastore: datastore::Client,
+    file: std::path::PathBuf,
+}
+
+impl Reader for Code {
+    fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+        let head = self.head.lock().unwrap().clone();
+        Box::pin(async move { Ok(BTreeMap::from([("refs/heads/main".to_owned(), head)])) })
+    }
+
+    fn relevant<'a>(
+        &'a self,
+        _: &'a Place,
+        head: &'a CommitId,
+        _: &'a LayerPath,
+    ) -> BoxFuture<'a, Result<CommitId, String>> {
+        Box::pin(async move { Ok(head.clone()) })
+    }
+
+    fn bundle<'a>(&'a self, _: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let sha256 = Sha256::of(commit.as_str().as_bytes());
+            std::fs::write(&self.file, commit.as_str()).map_err(|error| error.to_string())?;
+            self.datastore.bundle_put(&sha256, &self.file).await.map_err(|error| error.to_string())?;
+            Ok(sha256)
+        })
+    }
+}
+
+/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
+#[derive(Debug)]
+struct ByName;
+
+impl Reviewer for ByName {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
+        let mut parts = token.split('/');
+        let caller = match (parts.next(), parts.next(), parts.next()) {
+            (Some("controller"), None, None) => Ok(Caller::Controller),
+            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
+                namespace: namespace.to_owned(),
+                pod: "pod".to_owned(),
+                pod_uid: "uid".to_owned(),
+                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
+            })),
+            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
+        };
+        Box::pin(async { caller })
+    }
+}

@@ -1,0 +1,93 @@
+//! Objects in few words, as a person would declare them: what a test does not care about has the value that most would choose.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use api::approval::{Decision, TerraformApprovalSpec};
+use api::text::Sha256;
+use api::{TerraformApproval, TerraformLayer, TerraformRepository};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::core::ObjectMeta;
+use serde_json::json;
+
+/// A repository at `file:///srv/NAME`.
+pub fn repository(name: &str) -> Result<TerraformRepository> {
+    serde_json::from_value(json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "repository": { "url": format!("file:///srv/{name}") } },
+    }))
+    .with_context(|| format!("repository {name}"))
+}
+
+/// The layer of directory `path` on branch `main`.
+pub fn layer(name: &str, repository: &str, path: &str) -> Result<TerraformLayer> {
+    serde_json::from_value(json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "repository": { "name": repository }, "branch": "main", "path": path },
+    }))
+    .with_context(|| format!("layer {name}"))
+}
+
+/// What happens to a layer's plans by themselves.
+pub trait Remedied: Sized {
+    /// Applies its plans without asking a person.
+    fn auto_apply(self) -> Self;
+    fn max_retries(self, retries: u32) -> Self;
+}
+
+impl Remedied for TerraformLayer {
+    fn auto_apply(mut self) -> Self {
+        self.spec.remediation_strategy.get_or_insert_default().auto_apply = Some(true);
+        self
+    }
+
+    fn max_retries(mut self, retries: u32) -> Self {
+        let strategy = self.spec.remediation_strategy.get_or_insert_default();
+        strategy.on_error.get_or_insert_default().max_retries = Some(retries);
+        self
+    }
+}
+
+/// `user`'s word on the exact bytes of a plan.
+pub fn approval(layer: &str, plan: &Sha256, user: &str, decision: Decision) -> Result<TerraformApproval> {
+    let spec = TerraformApprovalSpec {
+        layer: layer.parse().with_context(|| format!("layer {layer}"))?,
+        plan_sha256: plan.clone(),
+        user: user.to_owned(),
+        decision,
+        reason: None,
+    };
+    let mut approval = TerraformApproval::new(&format!("{layer}-{}-{user}", plan.short()), spec);
+    approval.metadata.namespace = Some("default".to_owned());
+    Ok(approval)
+}
+
+pub fn namespace(name: &str) -> Namespace {
+    Namespace { metadata: named(name, None), ..Namespace::default() }
+}
+
+/// A pod of one container that is never started twice.
+pub fn pod(name: &str, image: &str) -> Result<Pod> {
+    serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default" },
+        "spec": { "restartPolicy": "Never", "containers": [{ "name": "main", "image": image }] },
+    }))
+    .with_context(|| format!("pod {name}"))
+}
+
+pub fn secret<const N: usize>(name: &str, data: [(&str, &str); N]) -> Secret {
+    let data: BTreeMap<String, ByteString> =
+        data.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect();
+    Secret { metadata: named(name, Some("default")), data: Some(data), ..Secret::default() }
+}
+
+fn named(name: &str, namespace: Option<&str>) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        ..ObjectMeta::default()
+    }
+}
