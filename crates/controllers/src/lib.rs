@@ -3,7 +3,11 @@
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
 mod error;
+mod events;
 mod layer;
+pub mod leader;
+pub mod metrics;
+mod queue;
 mod repository;
 mod run;
 mod source;
@@ -25,6 +29,10 @@ use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 pub use error::{Class, Error};
+pub use events::Events;
+pub use leader::{Election, Leadership, lead};
+pub use metrics::Metrics;
+pub use queue::Queue;
 pub use source::Desk;
 
 /// What every reconcile can reach.
@@ -36,6 +44,36 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// Time comes in here and nowhere else.
     pub now: fn() -> Timestamp,
+    pub queue: Arc<Queue>,
+    pub events: Arc<Events>,
+    pub metrics: Metrics,
+}
+
+impl Context {
+    /// A context that waits for nothing and has counted nothing yet.
+    pub fn new(
+        client: Client,
+        datastore: datastore::Client,
+        desk: Arc<Desk>,
+        settings: Arc<Settings>,
+        now: fn() -> Timestamp,
+    ) -> Self {
+        Self {
+            client,
+            datastore,
+            desk,
+            settings,
+            now,
+            queue: Arc::default(),
+            events: Arc::default(),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// The same, counting where others count too.
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -55,6 +93,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let options = || Config::default().concurrency(CONCURRENCY);
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
     let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
+    let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
     let repositories = Controller::new(Api::<TerraformRepository>::all(client()), config())
@@ -66,13 +105,17 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .reconcile_on(repository_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            |object, context| measured(repository::reconcile(object, context)),
+            |object, context| {
+                measured("TerraformRepository", context.clone(), repository::reconcile(object, context))
+            },
             on_error,
             Arc::new(context.clone()),
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layers = Controller::new(Api::<TerraformLayer>::all(client()), config())
+    let layer_controller = Controller::new(Api::<TerraformLayer>::all(client()), config());
+    context.metrics.follow(layer_controller.store(), context.queue.clone());
+    let layers = layer_controller
         .with_config(options())
         .owns(Api::<TerraformRun>::all(client()), config())
         .watches(Api::<TerraformApproval>::all(client()), config(), |approval: TerraformApproval| {
@@ -87,7 +130,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .reconcile_on(layer_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            |object, context| measured(layer::reconcile(object, context)),
+            |object, context| measured("TerraformLayer", context.clone(), layer::reconcile(object, context)),
             on_error,
             Arc::new(context.clone()),
         )
@@ -97,18 +140,41 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .with_config(options())
         .owns(Api::<Pod>::all(client()), ours())
         .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
+        .watches(Api::<TerraformLayer>::all(client()), config(), run::canceled_by)
         .reconcile_on(run_news)
+        .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
-        .run(|object, context| measured(run::reconcile(object, context)), on_error, Arc::new(context.clone()))
+        .run(
+            |object, context| measured("TerraformRun", context.clone(), run::reconcile(object, context)),
+            on_error,
+            Arc::new(context.clone()),
+        )
         .for_each(|result| async move { log("TerraformRun", result) });
 
     let desk = context.desk.clone().work(stop.clone());
-    tokio::join!(repositories, layers, runs, desk);
+    // Events are told until the last reconcile has ended.
+    let told = CancellationToken::new();
+    let events = context.events.work(context.client.clone(), told.clone());
+    let work = async {
+        tokio::join!(repositories, layers, runs, desk);
+        told.cancel();
+    };
+    tokio::join!(work, events);
     Ok(())
 }
 
-async fn measured(reconcile: impl Future<Output = Result<Wake, Error>>) -> Result<Action, Error> {
-    Ok(match reconcile.await? {
+async fn measured(
+    kind: &'static str,
+    context: Arc<Context>,
+    reconcile: impl Future<Output = Result<Wake, Error>>,
+) -> Result<Action, Error> {
+    let began = std::time::Instant::now();
+    let result = reconcile.await;
+    context.metrics.reconciled(kind, began.elapsed());
+    if let Err(error) = &result {
+        context.metrics.failed(kind, error.class());
+    }
+    Ok(match result? {
         Wake::OnChange => Action::await_change(),
         Wake::At(at) => {
             let left = at.duration_since(Timestamp::now());

@@ -1,6 +1,8 @@
 //! The client of the datastore. Every request can be repeated, so transient failures are retried here, for as long as
 //! the caller allows; digests are checked on what arrives.
 
+mod audit;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -106,7 +106,11 @@ async fn act(
     if layer.status.as_ref() != Some(&decision.status) {
         let mut changed = layer.clone();
         changed.status = Some(decision.status);
-        status::replace(api, &changed, "write the layer's status").await?;
+        let changed = status::replace(api, &changed, "write the layer's status").await?;
+        let conditions = |layer: &TerraformLayer| {
+            layer.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default()
+        };
+        context.events.tell(layer, &conditions(layer), &conditions(&changed));
     }
     for effect in decision.effects {
         match effect {

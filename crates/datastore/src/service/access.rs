@@ -19,6 +19,8 @@ pub(crate) enum Operation {
     StateChange(StateId),
     /// Delete, list versions, read old ones, see locks.
     StateAdminister,
+    AuditAppend,
+    AuditRead,
 }
 
 /// Why not. The words reach the runner's log, so they say what would be right.
@@ -58,7 +60,11 @@ pub(crate) fn permit(
         Operation::LogAppend(attempt) => own(attempt),
         Operation::StateRead(id) => own_state(id),
         Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
-        Operation::BundleWrite | Operation::LogRead | Operation::StateAdminister => false,
+        Operation::BundleWrite
+        | Operation::LogRead
+        | Operation::StateAdminister
+        | Operation::AuditAppend
+        | Operation::AuditRead => false,
     };
     if allowed {
         Ok(())

@@ -1,7 +1,9 @@
 //! The verbs of the command line. Each needs a kubeconfig and nothing else.
 
 pub(crate) mod approve;
+pub(crate) mod cancel;
 pub(crate) mod completion;
+pub(crate) mod controller;
 pub(crate) mod get;
 pub(crate) mod runner;
 pub(crate) mod sync;

@@ -16,21 +16,22 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use axum::routing::get;
-use controllers::Desk;
+use controllers::{Election, Metrics};
 use datastore::client::TokenSource;
 use datastore::service::{Keyring, KubeReviewer};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
+use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
-use jiff::Timestamp;
 use node::isolation::Isolation;
 use node::{Config, Node};
-use sources::{Addresses, FileUrls, Git, GitOptions};
+use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
+use crate::controllers_role::ControllersRole;
+use crate::signs::{self, Duty};
 use crate::{demo, environment};
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
@@ -46,7 +47,10 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
-    let context = controllers(&data, &listener, server.client(rights::controller()), &token_file)?;
+    let context = controllers(&options, &data, &listener, server.client(rights::controller()), &token_file)?;
+    // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
+    let election = Election::new(context.client.clone(), "terrane-up", Terms::default());
+    let service = service.merge(signs::router(context.signs(election.leadership(), Duty::MustLead)));
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
     if let Some(root) = &demo_root {
@@ -69,7 +73,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = token::keep(&administrator, &token_file) => ended.context("renew the controllers' token"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
-                controllers::run(context, stop_work.clone()).await?;
+                context.lead(election, stop_work.clone()).await?;
                 // Told to stop: the rest goes on until running attempts have ended.
                 std::future::pending::<anyhow::Result<()>>().await
             } => ended.context("the controllers"),
@@ -156,8 +160,7 @@ fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
         datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
     let reviewer = Arc::new(KubeReviewer::new(client));
-    let artefacts = datastore::service::router(datastore::service::Options { objects, keys, reviewer });
-    Ok(artefacts.route("/readyz", get(async || "ok")))
+    Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
 }
 
 async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
@@ -165,33 +168,35 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 }
 
 fn controllers(
+    options: &Up,
     data: &Path,
     listener: &TcpListener,
     client: kube::Client,
     token_file: &Path,
-) -> anyhow::Result<controllers::Context> {
+) -> anyhow::Result<ControllersRole> {
     let address = listener.local_addr().context("find the address of the HTTP service")?;
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
-    let git = Git::new(GitOptions {
+    let git = GitOptions {
         // On one's own machine its own files and servers are meant to be read.
         file_urls: FileUrls::Allowed,
         addresses: Addresses::OwnToo,
         search_path: environment::search_path(),
         ..GitOptions::new(data.join("git"))
-    })?;
-    let settings = engine::Settings::new(RunnerSettings {
+    };
+    let mut settings = engine::Settings::new(RunnerSettings {
         image: api::LOCAL_IMAGE.to_owned(),
         service_account: "default".to_owned(),
         datastore_url,
         path: None,
     });
-    Ok(controllers::Context {
-        client,
-        desk: Arc::new(Desk::new(git, datastore.clone(), Timestamp::now)),
-        datastore,
-        settings: Arc::new(settings),
-        now: Timestamp::now,
-    })
+    settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
+    Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+}
+
+/// The tools wait for the network about half of their time, and each takes some 60 MB.
+fn default_runner_pods() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores * 2).unwrap_or(u32::MAX).max(4)
 }

@@ -1,0 +1,94 @@
+//! What a process says about itself over HTTP: `/metrics`, and `/readyz`, which asks each thing it depends on instead of assuming
+//! that it is there. Neither tells the name of anything, so both answer without credentials.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::text::Sha256;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use controllers::{Leadership, Metrics};
+
+/// How long one thing may take to answer before it counts as away.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Whether a process that does not lead is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// It is the only one.
+    MustLead,
+    /// Another one leads, and this one waits for its turn.
+    MayStandBy,
+}
+
+pub(crate) struct Signs {
+    pub(crate) client: kube::Client,
+    pub(crate) datastore: datastore::Client,
+    pub(crate) metrics: Metrics,
+    pub(crate) leadership: Leadership,
+    pub(crate) duty: Duty,
+}
+
+pub(crate) fn router(signs: Signs) -> Router {
+    Router::new().route("/metrics", get(metrics)).route("/readyz", get(ready)).with_state(Arc::new(signs))
+}
+
+/// What Prometheus and OpenMetrics scrapers expect.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.metrics.text()).into_response()
+}
+
+/// One line for each thing, as kube-apiserver writes them.
+async fn ready(State(signs): State<Arc<Signs>>) -> Response {
+    let (api, datastore) = tokio::join!(signs.check_api(), signs.check_datastore());
+    let checks = [("api", api), ("datastore", datastore), ("leader", signs.check_leader())];
+    let is_ready = checks.iter().all(|(_, result)| result.is_ok());
+    let mut text = String::new();
+    for (name, result) in &checks {
+        match result {
+            Ok(how) => text.push_str(&format!("[+]{name} ok: {how}\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
+        }
+    }
+    let (status, word) =
+        if is_ready { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") };
+    text.push_str(word);
+    text.push('\n');
+    (status, text).into_response()
+}
+
+impl Signs {
+    async fn check_api(&self) -> Result<String, String> {
+        answered(self.client.apiserver_version()).await?;
+        Ok("the Kubernetes API answers".to_owned())
+    }
+
+    /// Looking for something that cannot be there asks the service, its object store and, for the token, the API.
+    async fn check_datastore(&self) -> Result<String, String> {
+        let datastore = self.datastore.clone().with_patience(Duration::ZERO);
+        answered(datastore.bundle_exists(&Sha256::of(b"is anybody there?"))).await?;
+        Ok("the datastore answers".to_owned())
+    }
+
+    fn check_leader(&self) -> Result<String, String> {
+        match (self.leadership.term(), self.duty) {
+            (Some(term), Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),
+            (None, Duty::MayStandBy) => Ok("stands by".to_owned()),
+            (None, Duty::MustLead) => Err("does not lead yet".to_owned()),
+        }
+    }
+}
+
+async fn answered<T, E: Display>(asking: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    }
+}
