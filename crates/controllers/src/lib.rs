@@ -151,12 +151,22 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRun", result) });
 
+    let orphans = Controller::new(Api::<Pod>::all(client()), ours())
+        .with_config(options())
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| measured("Pod", context.clone(), run::orphans::reconcile(object, context)),
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("Pod", result) });
+
     let desk = context.desk.clone().work(stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
     let events = context.events.work(context.client.clone(), told.clone());
     let work = async {
-        tokio::join!(repositories, layers, runs, desk);
+        tokio::join!(repositories, layers, runs, orphans, desk);
         told.cancel();
     };
     tokio::join!(work, events);

@@ -48,7 +48,7 @@ pub enum Slot {
     Full(Limit),
 }
 
-/// What a run waits for. It says nothing that moves with time: how many are ahead is counted by whoever shows it.
+/// What a run waits for. It says nothing that moves with time, so that it is written once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Limit {
     Overall { most: u32 },
@@ -139,11 +139,6 @@ pub fn admit(run: &Named, waiting: &[Waiting], busy: &Busy, overall: u32, now: T
     Slot::Free
 }
 
-/// How many go before `run`, for people who ask where it stands. `None` when it does not wait.
-pub fn ahead(run: &Named, waiting: &[Waiting], busy: &Busy, now: Timestamp) -> Option<usize> {
-    order(waiting, busy, now).iter().position(|one| &one.run == run)
-}
-
 fn at_work(busy: &Busy, repository: &Named) -> u32 {
     busy.get(&Some(repository.clone())).copied().unwrap_or_default()
 }
@@ -218,13 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn the_free_slot_is_the_firsts_and_the_rest_know_how_many_are_ahead() {
+    fn the_free_slot_is_the_firsts() {
         let all = [waiting("a1", "a", Urgency::Usual, 0), waiting("b1", "b", Urgency::Usual, 1)];
         let busy = Busy::from([(None, 1)]);
         assert_eq!(admit(&named("a1"), &all, &busy, 2, at(9)), Slot::Free);
         assert_eq!(admit(&named("b1"), &all, &busy, 2, at(9)), Slot::Full(Limit::Overall { most: 2 }));
-        assert_eq!(ahead(&named("b1"), &all, &busy, at(9)), Some(1));
-        assert_eq!(ahead(&named("c1"), &all, &busy, at(9)), None);
     }
 
     proptest! {

@@ -7,6 +7,8 @@
 mod conditions;
 mod pod;
 
+pub use pod::can_still_work;
+
 use api::attempt::{Description, Outcome, PlanSource, Reason};
 use api::audit::Entry;
 use api::run::{Action, Attempt, RunResult, RunState, TriggerKind};
@@ -47,6 +49,8 @@ pub struct Lock {
     /// The uid of the run that holds it.
     pub holder: Option<String>,
     pub fence: u64,
+    /// Proved, not guessed: the holder's run exists no more, and none of its pods can still work.
+    pub holder_is_gone: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -78,9 +82,10 @@ impl Decision {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Take the lock if it is free, under the next higher fence.
+    /// Take the lock under the next higher fence, if it is free or still held by the dead run that is named.
     TakeLock {
         lease: String,
+        from: Option<String>,
     },
     /// Give the lock back if this run holds it.
     ReleaseLock {
@@ -235,9 +240,9 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     }
     let fence = match lock(seen) {
         Permit::Granted(fence) => fence,
-        Permit::Take => {
+        Permit::Take { from } => {
             return Decision {
-                effects: vec![Effect::TakeLock { lease: lease_name(seen) }],
+                effects: vec![Effect::TakeLock { lease: lease_name(seen), from }],
                 // Taking it needs its answer: the fence. The write comes back to us as a change.
                 wake: wait(seen, READ_AGAIN),
             };
@@ -324,6 +329,10 @@ fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -
         Read::Absent => return make_pod(seen, status, attempt),
         Read::Present(pod) => pod,
     };
+    // Of a run of the same name that was deleted: its pod goes as soon as it has ended.
+    if !is_ours(pod, seen.run) && is_being_deleted(pod) {
+        return idle(wait(seen, READ_AGAIN));
+    }
     if !is_ours(pod, seen.run) {
         let message = format!("a pod named {} exists that is not of this run", attempt.pod_name);
         return give_up(seen, status, "PodNameTaken", &message);
@@ -547,7 +556,7 @@ fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, messa
 
 enum Permit {
     Granted(u64),
-    Take,
+    Take { from: Option<String> },
     Wait(String),
 }
 
@@ -556,13 +565,14 @@ fn lock(seen: &Observed<'_>) -> Permit {
         return Permit::Granted(0);
     }
     match &seen.lock {
-        Read::Absent => Permit::Take,
-        Read::Present(Lock { holder: None, .. }) => Permit::Take,
-        Read::Present(Lock { holder: Some(holder), fence })
+        Read::Absent => Permit::Take { from: None },
+        Read::Present(Lock { holder: None, .. }) => Permit::Take { from: None },
+        Read::Present(Lock { holder: Some(holder), fence, .. })
             if Some(holder) == seen.run.metadata.uid.as_ref() =>
         {
             Permit::Granted(*fence)
         }
+        Read::Present(Lock { holder, holder_is_gone: true, .. }) => Permit::Take { from: holder.clone() },
         Read::Present(Lock { holder: Some(_), .. }) => {
             Permit::Wait("another run changes the same state".to_owned())
         }

@@ -84,12 +84,16 @@ impl Scene {
         match effect {
             Effect::TakeLock { .. } => {
                 let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence) + 1;
-                self.lock = Read::Present(Lock { holder: self.run.metadata.uid.clone(), fence });
+                self.lock = Read::Present(Lock {
+                    holder: self.run.metadata.uid.clone(),
+                    fence,
+                    holder_is_gone: false,
+                });
                 "take lock"
             }
             Effect::ReleaseLock { .. } => {
                 let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence);
-                self.lock = Read::Present(Lock { holder: None, fence });
+                self.lock = Read::Present(Lock { holder: None, fence, holder_is_gone: false });
                 "release lock"
             }
             Effect::PutDescription(_) => "put description",
@@ -167,12 +171,26 @@ fn an_apply_takes_the_lock_first_and_gives_it_back_after_its_result_is_recorded(
 #[test]
 fn a_lock_of_another_run_is_waited_for() {
     let mut scene = scene(Action::Apply);
-    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7 });
+    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7, holder_is_gone: false });
     assert_eq!(scene.step(), ["set status"]);
     assert_eq!(scene.step(), ["keep status"]);
     scene.lock = Read::Unknown;
     assert!(!scene.step().contains(&"create pod"));
-    scene.lock = Read::Present(Lock { holder: None, fence: 7 });
+    scene.lock = Read::Present(Lock { holder: None, fence: 7, holder_is_gone: false });
+    assert_eq!(scene.step(), ["take lock"]);
+    scene.step();
+    assert_eq!(scene.status().attempts[0].fence, 8);
+}
+
+#[test]
+fn the_lock_of_a_run_that_is_proved_gone_is_taken_over_under_a_higher_fence() {
+    let mut scene = scene(Action::Apply);
+    scene.lock = Read::Present(Lock { holder: Some("dead".into()), fence: 7, holder_is_gone: true });
+    let taken = scene.decide().effects.into_iter().any(|effect| match effect {
+        Effect::TakeLock { from, .. } => from.as_deref() == Some("dead"),
+        _ => false,
+    });
+    assert!(taken, "from that run and no other");
     assert_eq!(scene.step(), ["take lock"]);
     scene.step();
     assert_eq!(scene.status().attempts[0].fence, 8);
@@ -251,6 +269,10 @@ fn a_pod_of_someone_else_under_our_name_is_not_taken_for_ours() {
     scene.step();
     let Read::Present(pod) = &mut scene.pod else { panic!() };
     pod.metadata.owner_references = None;
+    pod.metadata.deletion_timestamp = Some(Time(scene.now));
+    assert!(scene.step().is_empty(), "one that is being deleted is waited for");
+    let Read::Present(pod) = &mut scene.pod else { panic!() };
+    pod.metadata.deletion_timestamp = None;
     scene.step();
     assert_eq!(scene.status().result.unwrap().reason, "PodNameTaken");
 }
@@ -421,9 +443,9 @@ fn read_lock(uid: Option<String>) -> impl Strategy<Value = Read<Lock>> {
     prop_oneof![
         Just(Read::Unknown),
         Just(Read::Absent),
-        Just(Read::Present(Lock { holder: None, fence: 3 })),
-        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3 })),
-        Just(Read::Present(Lock { holder: uid, fence: 4 })),
+        Just(Read::Present(Lock { holder: None, fence: 3, holder_is_gone: false })),
+        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3, holder_is_gone: false })),
+        Just(Read::Present(Lock { holder: uid, fence: 4, holder_is_gone: false })),
     ]
 }
 

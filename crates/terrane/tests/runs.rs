@@ -14,8 +14,9 @@ use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, c
 use datastore::Subject;
 use datastore::client::TokenSource;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -186,21 +187,70 @@ async fn page(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((response.status().as_u16(), response.text().await.ok()?))
 }
 
-#[tokio::test]
-async fn runs_queue_are_canceled_told_counted_and_written_down() {
-    let (mut terrane, client) = Terrane::start().await;
-    // Pods have users of their own: what they leave for us to see lies where everybody may write.
-    let world = tempfile::tempdir().unwrap();
-    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let source = Scratch::new("terrane-source-").unwrap();
-    make_source(source.path(), world.path());
+async fn declare_repository(client: &Client, source: &Path) {
     let repository = json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": "code" },
-        "spec": { "repository": { "url": format!("file://{}", source.path().display()) }, "pollInterval": "1s" },
+        "spec": { "repository": { "url": format!("file://{}", source.display()) }, "pollInterval": "1s" },
     });
     let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
     let repository = serde_json::from_value(repository).unwrap();
     repositories.create(&PostParams::default(), &repository).await.unwrap();
+}
+
+/// Where pods leave what we are to see: they have users of their own, so everybody may write there.
+fn shared_world() -> tempfile::TempDir {
+    let world = tempfile::tempdir().unwrap();
+    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    world
+}
+
+#[tokio::test]
+async fn an_apply_whose_run_is_deleted_leaves_neither_pod_nor_lock() {
+    let (mut terrane, client) = Terrane::start().await;
+    let world = shared_world();
+    let source = Scratch::new("terrane-source-").unwrap();
+    make_source(source.path(), world.path());
+    declare_repository(&client, source.path()).await;
+    declare_layer(&client, "slow").await;
+    let marks = world.path().join("marks");
+    until("the apply has begun", || std::future::ready(marks.exists().then_some(()))).await;
+    let is_apply = |run: &TerraformRun| run.spec.action == Action::Apply;
+    let doomed = run_until(&client, "slow", "its apply runs", is_apply).await;
+    let pod = doomed.status.as_ref().and_then(|status| status.runner_pod.clone()).unwrap();
+
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    let first = pods.get(&pod).await.unwrap().uid();
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), "default");
+    runs.delete(&doomed.name_any(), &DeleteParams::default()).await.unwrap();
+    until("the pod is gone", || async {
+        let now = pods.get_opt(&pod).await.ok()?;
+        (now.and_then(|pod| pod.uid()) != first).then_some(())
+    })
+    .await;
+    fs::write(world.path().join("gate"), "").unwrap();
+    let leases = Api::<Lease>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let lease = engine::names::lease(&doomed.spec.state);
+    until("the lock was taken over under a higher fence", || async {
+        let spec = leases.get(&lease).await.ok()?.spec?;
+        (spec.lease_transitions >= Some(2) && spec.holder_identity != doomed.uid()).then_some(())
+    })
+    .await;
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    until("the layer is applied", || async {
+        let status = layers.get("slow").await.ok()?.status?;
+        condition::is_true(&status.conditions, "Ready").then_some(())
+    })
+    .await;
+    end(&mut terrane.process).await;
+}
+
+#[tokio::test]
+async fn runs_queue_are_canceled_told_counted_and_written_down() {
+    let (mut terrane, client) = Terrane::start().await;
+    let world = shared_world();
+    let source = Scratch::new("terrane-source-").unwrap();
+    make_source(source.path(), world.path());
+    declare_repository(&client, source.path()).await;
     declare_layer(&client, "slow").await;
     let marks = world.path().join("marks");
     until("the apply has begun", || std::future::ready(marks.exists().then_some(()))).await;

@@ -2,6 +2,7 @@
 
 mod lock;
 mod observe;
+pub(crate) mod orphans;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +71,7 @@ async fn act(run: &TerraformRun, decision: Decision, context: &Context) -> Resul
     let mut run = run.clone();
     for effect in decision.effects {
         match effect {
-            Effect::TakeLock { lease } => lock::take(&lease, &run, context).await?,
+            Effect::TakeLock { lease, from } => lock::take(&lease, from.as_deref(), &run, context).await?,
             Effect::ReleaseLock { lease } => lock::release(&lease, &run, context).await?,
             Effect::PutDescription(description) => put_description(&description, context).await?,
             Effect::Audit(entry) => {
@@ -196,14 +197,7 @@ async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result
     if !is_ours {
         return Ok(());
     }
-    if pod.finalizers().iter().any(|finalizer| finalizer == POD_FINALIZER) {
-        let left: Vec<&String> =
-            pod.finalizers().iter().filter(|finalizer| *finalizer != POD_FINALIZER).collect();
-        let patch = json!({ "metadata": { "resourceVersion": pod.resource_version(), "finalizers": left } });
-        api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(doing("let the runner's pod go"))?;
-    }
+    let_go(&api, &pod).await?;
     let exactly_this = DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         ..DeleteParams::default()
@@ -212,5 +206,20 @@ async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
         Err(error) => Err(doing("delete the runner's pod")(error)),
+    }
+}
+
+/// Takes our finalizer off, against the version that was read.
+async fn let_go(api: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
+    if !pod.finalizers().iter().any(|finalizer| finalizer == POD_FINALIZER) {
+        return Ok(());
+    }
+    let left: Vec<&String> =
+        pod.finalizers().iter().filter(|finalizer| *finalizer != POD_FINALIZER).collect();
+    let patch = json!({ "metadata": { "resourceVersion": pod.resource_version(), "finalizers": left } });
+    match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
+        Err(error) => Err(doing("let the runner's pod go")(error)),
     }
 }

@@ -36,6 +36,11 @@ pub(super) fn exit_words(pod: &Pod) -> String {
     }
 }
 
+/// Whether anything of it runs or may yet run.
+pub fn can_still_work(pod: &Pod) -> bool {
+    !has_ended(pod) && !never_ran(pod)
+}
+
 /// It was deleted before a node had it: the API binds no pod that is being deleted, so none of its containers ever ran or will.
 pub(super) fn never_ran(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
