@@ -207,8 +207,7 @@ impl Election {
             Some(_) | None => Instant::now(),
         };
         self.seen = Some((version, since));
-        let (holder, term) = leader::view(lease);
-        Sight { holder, term, unchanged: since.elapsed() }
+        leader::view(lease, since.elapsed())
     }
 }
 

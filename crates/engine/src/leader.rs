@@ -40,6 +40,8 @@ pub struct Sight {
     pub term: u32,
     /// For how long it has not changed, on our own clock.
     pub unchanged: Duration,
+    /// How long the holder said that it must stand still: holders may have other terms than ours.
+    pub promised: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,19 +68,27 @@ pub fn decide(identity: &str, standing: Standing, sight: Option<&Sight>, terms: 
     match (sight.holder.as_deref(), standing) {
         (None | Some(""), Standing::Candidate) => Step::Take { term: next },
         (Some(holder), Standing::Candidate) if holder == identity => Step::Take { term: next },
-        (Some(_), Standing::Candidate) if sight.unchanged >= terms.duration => Step::Take { term: next },
+        (Some(_), Standing::Candidate) if sight.unchanged >= terms.duration.max(sight.promised) => {
+            Step::Take { term: next }
+        }
         (Some(holder), Standing::Leader) if holder == identity => Step::Renew { term: sight.term },
         // Released or taken behind our back: the term is over.
         (_, Standing::Candidate | Standing::Leader) => Step::Wait,
     }
 }
 
-/// What a Lease says.
-pub fn view(lease: &Lease) -> (Option<String>, u32) {
+/// What a Lease says, which has not changed for so long.
+pub fn view(lease: &Lease, unchanged: Duration) -> Sight {
     let spec = lease.spec.as_ref();
     let holder = spec.and_then(|spec| spec.holder_identity.clone()).filter(|holder| !holder.is_empty());
     let term = spec.and_then(|spec| spec.lease_transitions).unwrap_or_default();
-    (holder, u32::try_from(term).unwrap_or_default())
+    let promised = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+    Sight {
+        holder,
+        term: u32::try_from(term).unwrap_or_default(),
+        unchanged,
+        promised: Duration::from_secs(u64::try_from(promised).unwrap_or_default()),
+    }
 }
 
 /// The Lease that a holder writes.
@@ -119,7 +129,12 @@ mod tests {
     use super::*;
 
     fn sight(holder: Option<&str>, term: u32, unchanged: u64) -> Sight {
-        Sight { holder: holder.map(str::to_owned), term, unchanged: Duration::from_secs(unchanged) }
+        Sight {
+            holder: holder.map(str::to_owned),
+            term,
+            unchanged: Duration::from_secs(unchanged),
+            promised: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -142,6 +157,15 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_with_longer_terms_than_ours_is_given_them() {
+        let seen =
+            |unchanged| Sight { promised: Duration::from_secs(60), ..sight(Some("other"), 4, unchanged) };
+        let terms = Terms::default();
+        assert_eq!(decide("me", Standing::Candidate, Some(&seen(59)), &terms), Step::Wait);
+        assert_eq!(decide("me", Standing::Candidate, Some(&seen(60)), &terms), Step::Take { term: 5 });
+    }
+
+    #[test]
     fn the_holder_stops_before_another_may_start() {
         let terms = Terms::default();
         assert!(terms.trust + terms.period < terms.duration, "room for a slow clock");
@@ -157,6 +181,7 @@ mod tests {
         let renewed = held(Some(&taken), "me", Held::Renewed { term: 7 }, &terms, now);
         assert_eq!(renewed, taken);
         let lease = Lease { spec: Some(released(&renewed)), ..Lease::default() };
-        assert_eq!(view(&lease), (None, 7));
+        let seen = view(&lease, Duration::ZERO);
+        assert_eq!((seen.holder, seen.term, seen.promised), (None, 7, terms.duration));
     }
 }

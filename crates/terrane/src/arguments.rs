@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Up(Up),
     /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by
     Controller(Controller),
+    /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
+    Datastore(Datastore),
     /// Show layers, runs, repositories or approvals
     Get(Get),
     /// Plan a layer now
@@ -116,6 +118,22 @@ pub(crate) struct Controller {
     /// Read file:// repositories and Git servers on this machine too
     #[arg(long)]
     pub allow_local_sources: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Datastore {
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
+    #[arg(long)]
+    pub behind_tls: bool,
+    /// Where artefacts and states are kept, encrypted
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/artefacts")]
+    pub directory: PathBuf,
+    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
+    pub keys: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -46,6 +46,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Up(options) => up::run(options).await.map(done),
         Command::Controller(options) => commands::controller::run(options).await.map(done),
+        Command::Datastore(options) => commands::datastore::run(options).await.map(done),
         Command::Cancel(options) => commands::cancel::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,
         Command::Get(options) => commands::get::run(options).await.map(done),

@@ -2,6 +2,7 @@
 //! that it is there. Neither tells the name of anything, so both answer without credentials.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,13 +45,19 @@ async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
     ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.metrics.text()).into_response()
 }
 
-/// One line for each thing, as kube-apiserver writes them.
 async fn ready(State(signs): State<Arc<Signs>>) -> Response {
-    let (api, datastore) = tokio::join!(signs.check_api(), signs.check_datastore());
-    let checks = [("api", api), ("datastore", datastore), ("leader", signs.check_leader())];
+    let (api, datastore) = tokio::join!(check_api(&signs.client), signs.check_datastore());
+    report(&[("api", api), ("datastore", datastore), ("leader", signs.check_leader())])
+}
+
+/// How one thing is, in words, or why it is missing.
+type Check = Result<String, String>;
+
+/// One line for each thing, as kube-apiserver writes them.
+fn report(checks: &[(&str, Check)]) -> Response {
     let is_ready = checks.iter().all(|(_, result)| result.is_ok());
     let mut text = String::new();
-    for (name, result) in &checks {
+    for (name, result) in checks {
         match result {
             Ok(how) => text.push_str(&format!("[+]{name} ok: {how}\n")),
             Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
@@ -63,20 +70,33 @@ async fn ready(State(signs): State<Arc<Signs>>) -> Response {
     (status, text).into_response()
 }
 
-impl Signs {
-    async fn check_api(&self) -> Result<String, String> {
-        answered(self.client.apiserver_version()).await?;
-        Ok("the Kubernetes API answers".to_owned())
-    }
+async fn check_api(client: &kube::Client) -> Check {
+    answered(client.apiserver_version()).await?;
+    Ok("the Kubernetes API answers".to_owned())
+}
 
+/// `/readyz` of a datastore: it can tell who calls as long as the API answers, and can keep what it is given as long as its
+/// directory is there.
+pub(crate) fn datastore_router(client: kube::Client, directory: PathBuf) -> Router {
+    let ready = async move || {
+        let objects = match answered(tokio::fs::read_dir(&directory)).await {
+            Ok(_) => Ok("the artefacts can be read".to_owned()),
+            Err(why) => Err(format!("the artefacts cannot be read: {why}")),
+        };
+        report(&[("api", check_api(&client).await), ("artefacts", objects)])
+    };
+    Router::new().route("/readyz", get(ready))
+}
+
+impl Signs {
     /// Looking for something that cannot be there asks the service, its object store and, for the token, the API.
-    async fn check_datastore(&self) -> Result<String, String> {
+    async fn check_datastore(&self) -> Check {
         let datastore = self.datastore.clone().with_patience(Duration::ZERO);
         answered(datastore.bundle_exists(&Sha256::of(b"is anybody there?"))).await?;
         Ok("the datastore answers".to_owned())
     }
 
-    fn check_leader(&self) -> Result<String, String> {
+    fn check_leader(&self) -> Check {
         match (self.leadership.term(), self.duty) {
             (Some(term), Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),
             (None, Duty::MayStandBy) => Ok("stands by".to_owned()),

@@ -69,22 +69,36 @@ impl Terrane {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Another controller on the same API.
+    /// Another role of the binary on the same API, serving on `listen`.
+    fn role(&self, role: &str, listen: SocketAddr, more: Vec<String>) -> Guarded {
+        let kubeconfig = self.data().join("kubeconfig");
+        let mut arguments = vec![
+            format!("KUBECONFIG={}", kubeconfig.display()),
+            BINARY.to_owned(),
+            role.to_owned(),
+            format!("--listen={listen}"),
+        ];
+        arguments.extend(more);
+        let log = self.root.path().join(format!("{role}.log"));
+        Guarded::start(Path::new("/usr/bin/env"), &arguments, log).unwrap()
+    }
+
+    fn second_datastore(&self, listen: SocketAddr) -> Guarded {
+        let place = |name: &str| self.root.path().join(name).display().to_string();
+        let more = vec![format!("--directory={}", place("objects")), format!("--keys={}", place("keys"))];
+        self.role("datastore", listen, more)
+    }
+
     fn second_controller(&self, listen: SocketAddr) -> Guarded {
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
-        let arguments = [
-            format!("KUBECONFIG={}", text(self.data().join("kubeconfig"))),
-            BINARY.to_owned(),
-            "controller".to_owned(),
-            format!("--listen={listen}"),
+        let more = vec![
             format!("--datastore-url=http://{}", self.service),
             format!("--token-file={}", text(self.data().join("controller-token"))),
             "--runner-image=terrane.dev/local".to_owned(),
             format!("--git-dir={}", text(self.root.path().join("git"))),
             "--log-format=json".to_owned(),
         ];
-        let log = self.root.path().join("controller.log");
-        Guarded::start(Path::new("/usr/bin/env"), &arguments, log).unwrap()
+        self.role("controller", listen, more)
     }
 }
 
@@ -204,6 +218,23 @@ fn shared_world() -> tempfile::TempDir {
     world
 }
 
+/// What a role says of itself once it is ready.
+async fn ready_page(role: &mut Guarded, listen: SocketAddr) -> String {
+    until("the role is ready", || {
+        role.ensure_running().unwrap();
+        async move { page(listen, "/readyz").await.filter(|(code, _)| *code == 200).map(|(_, text)| text) }
+    })
+    .await
+}
+
+#[test]
+fn a_datastore_takes_no_tokens_in_clear_from_the_network() {
+    let output = Command::new(BINARY).args(["datastore", "--listen", "0.0.0.0:0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("would take tokens in clear"), "{error}");
+}
+
 #[tokio::test]
 async fn an_apply_whose_run_is_deleted_leaves_neither_pod_nor_lock() {
     let (mut terrane, client) = Terrane::start().await;
@@ -308,12 +339,21 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
 
     let listen = free_address();
     let mut second = terrane.second_controller(listen);
-    let text = until("the second controller stands by", || {
-        second.ensure_running().unwrap();
-        async move { page(listen, "/readyz").await.filter(|(code, _)| *code == 200).map(|(_, text)| text) }
-    })
-    .await;
+    let text = ready_page(&mut second, listen).await;
     assert!(text.contains("[+]leader ok: stands by"), "{text}");
+    end(&mut second).await;
+
+    let listen = free_address();
+    let mut second = terrane.second_datastore(listen);
+    let text = ready_page(&mut second, listen).await;
+    assert!(text.contains("[+]artefacts ok"), "{text}");
+    let token = TokenSource::File(terrane.data().join("controller-token"));
+    let datastore = datastore::Client::new(&format!("http://{listen}"), token).unwrap();
+    datastore.audit_append(&first.entry).await.unwrap();
+    let records = datastore.audit_list(&Subject::new("default", "slow").unwrap()).await.unwrap();
+    assert_eq!(records.iter().map(|record| &record.entry).collect::<Vec<_>>(), [&first.entry]);
+    let (code, _) = page(listen, "/v1/audit/default/slow").await.unwrap();
+    assert_eq!(code, 401, "nobody without a token");
     end(&mut second).await;
     end(&mut terrane.process).await;
 }

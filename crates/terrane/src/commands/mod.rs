@@ -4,6 +4,7 @@ pub(crate) mod approve;
 pub(crate) mod cancel;
 pub(crate) mod completion;
 pub(crate) mod controller;
+pub(crate) mod datastore;
 pub(crate) mod get;
 pub(crate) mod runner;
 pub(crate) mod sync;

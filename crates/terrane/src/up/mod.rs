@@ -13,6 +13,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
@@ -34,6 +35,13 @@ use crate::controllers_role::ControllersRole;
 use crate::signs::{self, Duty};
 use crate::{demo, environment};
 
+/// Nobody can follow while this process is down, as the API is down with it: renewing seldom writes less.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(60),
+    trust: Duration::from_secs(40),
+    period: Duration::from_secs(10),
+};
+
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let data = absolute(&options.data_dir)?;
     let listener = listen(options.listen).await?;
@@ -49,7 +57,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     token::renew(&administrator, &token_file).await?;
     let context = controllers(&options, &data, &listener, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
-    let election = Election::new(context.client.clone(), "terrane-up", Terms::default());
+    let election = Election::new(context.client.clone(), "terrane-up", TERMS);
     let service = service.merge(signs::router(context.signs(election.leadership(), Duty::MustLead)));
 
     let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
