@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::layer::{Drift, RemediationStrategy};
-use crate::text::{CommitId, GitUrl, Span};
+use crate::text::{CommitId, GitUrl, ObjectName, Span};
 use crate::tool::Choice;
 
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -95,6 +95,18 @@ fn is_zero(number: &u32) -> bool {
 pub struct Location {
     /// `https://…`, `ssh://…`, `git@host:path`, or `file:///…` where the administrator allows it. Never with a password in it.
     pub url: GitUrl,
+    /// How to log in. Without it, the Secret of type `terrane.dev/repository` in this namespace is used whose key `url` covers the
+    /// most of the URL above; without such a Secret, the repository is read as anyone could.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Credentials {
+    /// A Secret of the same namespace with `token`, or `username` and `password`, or `ssh-privatekey` (and `known_hosts`; the host
+    /// keys of the large forges are known). `ca.crt` beside them names the authorities of an https server.
+    pub secret_name: ObjectName,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

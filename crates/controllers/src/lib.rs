@@ -2,6 +2,7 @@
 //!
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
+mod credentials;
 mod error;
 mod events;
 mod layer;

@@ -13,11 +13,13 @@ use futures::channel::mpsc;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use sources::{Credentials, Git};
+use sources::{Git, Source};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use std::sync::Arc;
+
+use crate::credentials;
 
 /// Git processes at the same time. Each may use a core.
 const TASKS: usize = 4;
@@ -33,6 +35,8 @@ pub(crate) struct Place {
     pub name: String,
     pub namespace: String,
     pub url: GitUrl,
+    /// The Secret that the repository names.
+    pub secret: Option<String>,
 }
 
 impl Place {
@@ -42,6 +46,7 @@ impl Place {
             name: repository.name_any(),
             namespace: repository.namespace().unwrap_or_default(),
             url: repository.spec.repository.url.clone(),
+            secret: repository.spec.repository.credentials.as_ref().map(|c| c.secret_name.to_string()),
         }
     }
 }
@@ -86,8 +91,8 @@ pub(crate) enum Waiting {
 type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
 type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
 
-#[derive(Debug)]
 pub struct Desk {
+    client: kube::Client,
     git: Git,
     datastore: datastore::Client,
     now: fn() -> Timestamp,
@@ -102,14 +107,21 @@ pub struct Desk {
     news: Mutex<Option<AllNews>>,
 }
 
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("git", &self.git).finish_non_exhaustive()
+    }
+}
+
 impl Desk {
-    pub fn new(git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
+    pub fn new(client: kube::Client, git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
         // Unbounded, but each question is in the queue at most once, and there are at most a few questions a layer.
         let (ask, asked) = mpsc::unbounded();
         let (tell_repository, repositories) = mpsc::unbounded();
         let (tell_layer, layers) = mpsc::unbounded();
         let (tell_run, runs) = mpsc::unbounded();
         Self {
+            client,
             git,
             datastore,
             now,
@@ -263,19 +275,26 @@ impl Desk {
 
     async fn answer(&self, question: &Question) -> Answer {
         let at = (self.now)();
-        let credentials = Credentials::Anonymous;
         let result = match question {
             Question::Heads(place) => {
-                let found = self.git.resolve(&place.url, &credentials).await;
-                let found = found.map(|refs| refs_by_full_name(&refs)).map_err(|error| error.to_string());
+                let found = self.heads(place).await;
                 Ok(Answer::Heads(Look { at, found }))
             }
-            Question::Relevant { place, head, path } => {
-                self.relevant_commit(place, head, path, &credentials).await
-            }
-            Question::Bundle { place, commit } => self.make_bundle(place, commit, &credentials).await,
+            Question::Relevant { place, head, path } => self.relevant_commit(place, head, path).await,
+            Question::Bundle { place, commit } => self.make_bundle(place, commit).await,
         };
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
+    }
+
+    async fn source(&self, place: &Place) -> Result<Source, String> {
+        let credentials = credentials::read(&self.client, place).await?;
+        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
+    }
+
+    async fn heads(&self, place: &Place) -> Result<BTreeMap<String, CommitId>, String> {
+        let source = self.source(place).await?;
+        let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
+        Ok(refs_by_full_name(&refs))
     }
 
     async fn relevant_commit(
@@ -283,20 +302,16 @@ impl Desk {
         place: &Place,
         head: &CommitId,
         path: &LayerPath,
-        credentials: &Credentials,
     ) -> Result<Answer, String> {
-        let mirror = self.git.mirror(&place.url, credentials, head).await.map_err(|e| e.to_string())?;
+        let source = self.source(place).await?;
+        let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
         let commit = self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())?;
         Ok(Answer::Relevant(commit))
     }
 
-    async fn make_bundle(
-        &self,
-        place: &Place,
-        commit: &CommitId,
-        credentials: &Credentials,
-    ) -> Result<Answer, String> {
-        let mirror = self.git.mirror(&place.url, credentials, commit).await.map_err(|e| e.to_string())?;
+    async fn make_bundle(&self, place: &Place, commit: &CommitId) -> Result<Answer, String> {
+        let source = self.source(place).await?;
+        let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
         let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
         let sha256 = bundle.sha256().clone();
         self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;

@@ -38,7 +38,7 @@ use secrets::Authority;
 use tls::Tls;
 
 pub use connections::Limits;
-pub use listen::{Certificates, DEFAULT_PORT, Error as ListenError, Listen};
+pub use listen::{Certificates, DEFAULT_PORT, Error as ListenError, Listen, bind};
 
 /// The database in the data directory; a directory that has it is ours.
 const STORE: &str = "store.db";
@@ -135,9 +135,11 @@ impl Server {
         let administrator = secrets::administrator_token(&directory)?;
         let tokens = Arc::new(secrets::tokens(&directory)?);
         let listener = options.listen.bind().await?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| listen::Error::Bind { address: options.listen.address(), source })?;
+        let address = listener.local_addr().map_err(|source| listen::Error::Bind {
+            address: options.listen.address(),
+            source,
+            flag: listen::FLAG,
+        })?;
 
         let authorizer = Arc::new(Authorizer::new(store.clone()));
         let authenticator = Arc::new(Authenticator::new(&administrator, tokens, store.clone()));
@@ -240,6 +242,11 @@ impl Server {
         }
         format!("https://{address}")
     }
+}
+
+/// Fails if another process has the data directory, and names it. Changes nothing in there.
+pub fn ensure_unused(data_directory: &Path) -> Result<(), Error> {
+    Ok(Store::ensure_unused(&data_directory.join(STORE))?)
 }
 
 async fn open_store(path: PathBuf, options: store::Options) -> Result<Store, Error> {

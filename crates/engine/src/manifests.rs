@@ -31,6 +31,9 @@ const TOKEN_SECONDS: i64 = 600;
 const TOKEN_DIRECTORY: &str = "/var/run/terrane";
 /// The same for plan and apply, or `abspath()` in the code would show changes that are not there.
 const WORK_DIRECTORY: &str = "/var/lib/terrane/work";
+/// On a process node a mount path is a name for a directory of the machine; pods that give the same name here get the same directory,
+/// one after the other. Other nodes ignore it.
+pub const DIRECTORY_ANNOTATION: &str = "node.terrane.dev/directory";
 
 /// The pod of one attempt. It can reach the datastore as itself, and nothing of Kubernetes.
 pub fn runner_pod(
@@ -70,6 +73,7 @@ pub fn runner_pod(
                 label::ATTEMPT: attempt.to_string(),
                 label::ACTION: run.spec.action.as_str(),
             },
+            "annotations": { DIRECTORY_ANNOTATION: names::directory(run.spec.layer.name.as_str()) },
             "finalizers": [POD_FINALIZER],
             "ownerReferences": [owner(run)?],
         },

@@ -28,6 +28,11 @@ pub fn pod(run: &str, attempt: u32) -> String {
     format!("{run}-{attempt}")
 }
 
+/// What a process node calls the directory of this layer's pods. By name and not by uid: to a layer made again nothing has moved.
+pub fn directory(layer: &str) -> String {
+    format!("{}-{}", label_part(layer), digest(&["directory", layer]))
+}
+
 /// The key of a state that the datastore keeps, until the code's own backend is known: which repository, which root module,
 /// which workspace. Not by uid: a layer made again must find its state.
 pub fn state(namespace: &str, repository: &str, path: &str, workspace: &str) -> Sha256 {
@@ -98,6 +103,9 @@ mod tests {
         );
         assert!(name.len() <= 63, "{name}");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
+        let directory = directory(&layer);
+        assert!(directory.len() <= 63, "{directory}");
+        assert!(directory.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
     }
 
     #[test]

@@ -88,10 +88,10 @@ pub fn program_directory(program: &Path, pods: &Path, isolation: &Isolation) -> 
     }
 }
 
-/// Whether a user without any special right can execute this file.
-fn others_can_reach(program: &Path) -> io::Result<bool> {
-    let program = program.canonicalize()?;
-    for path in program.ancestors() {
+/// Whether a user without any special right can execute this file, or pass through this directory.
+pub fn others_can_reach(path: &Path) -> io::Result<bool> {
+    let path = path.canonicalize()?;
+    for path in path.ancestors() {
         if std::fs::metadata(path)?.mode() & 0o001 == 0 {
             return Ok(false);
         }

@@ -61,6 +61,14 @@ pub enum Error {
     NotFound { program: String },
 }
 
+impl Image {
+    /// The directory as it is: its programs where the usual base images have them, no command of its own.
+    pub fn below(root: &Path) -> Image {
+        let path = SYSTEM_PATH.iter().map(|entry| root.join(entry.trim_start_matches('/'))).collect();
+        Image { root: root.to_owned(), path, ..Image::default() }
+    }
+}
+
 impl Images {
     /// `programs` come first on the path of the local image: the directory of this binary, then any others.
     pub fn new(programs: Vec<PathBuf>) -> Images {

@@ -20,6 +20,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::fs::FlockOperation;
@@ -29,14 +30,19 @@ use serde::{Deserialize, Serialize};
 use crate::isolation::Confinement;
 use crate::process::{Process, boot_id};
 
+/// How long a lock may outlive its holder: a process that is killed while it starts a shim leaves the lock with that child until
+/// the child's own program begins.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {}: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the record {} cannot be understood ({source}); it was written by another version or damaged", path.display())]
     Malformed { path: PathBuf, source: serde_json::Error },
-    #[error("{} is in use by another process; two nodes must not share a directory", path.display())]
-    InUse { path: PathBuf },
+    #[error("{} is in use by another process{}; two nodes must not share a directory", path.display(), holder.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    InUse { path: PathBuf, holder: Option<u32> },
 }
 
 /// What the node means to start; without secrets, kept as long as the attempt.
@@ -212,10 +218,24 @@ impl Records {
         Ok(Records { root: root.to_owned() })
     }
 
-    /// Claims the directory for one node.
+    /// Claims the directory for one node, and leaves its process id for whoever finds it taken.
     pub fn lock(&self) -> Result<Lock, Error> {
         let path = self.root.join("lock");
-        try_lock(&path)?.ok_or(Error::InUse { path })
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match try_lock(&path)? {
+                Some(lock) => {
+                    // A courtesy only; without room for it the lock still holds.
+                    let _ = fs::write(&path, format!("{}\n", std::process::id()));
+                    return Ok(lock);
+                }
+                None if Instant::now() < deadline => std::thread::park_timeout(LOCK_PAUSE),
+                None => {
+                    let holder = fs::read_to_string(&path).ok().and_then(|pid| pid.trim().parse().ok());
+                    return Err(Error::InUse { path, holder });
+                }
+            }
+        }
     }
 
     fn pod(&self, uid: &str) -> PathBuf {
@@ -517,7 +537,9 @@ mod tests {
         let records = Records::open(root.path()).unwrap();
         let held = records.lock().unwrap();
         let refused = records.lock().unwrap_err();
-        assert!(refused.to_string().contains("two nodes must not share a directory"), "{refused}");
+        let pid = std::process::id();
+        let why = format!("is in use by another process (pid {pid}); two nodes must not share a directory");
+        assert!(refused.to_string().ends_with(&why), "{refused}");
         drop(held);
         records.lock().unwrap();
     }

@@ -18,7 +18,7 @@ use datastore::{Artefact, Attempt, StateId};
 use futures::TryStreamExt;
 use futures::future::BoxFuture;
 use runner::{Echo, RunnerOptions, run_until};
-use sources::{Credentials, FileUrls, Git, GitOptions};
+use sources::{FileUrls, Git, GitOptions, Source};
 
 /// `controller`, or `RUN/ATTEMPT` for a runner.
 #[derive(Debug)]
@@ -124,10 +124,10 @@ impl World {
         }
         sh(&repo, "git add -A && git -c user.name=a -c user.email=a@example.org commit -q -m change");
         let url = GitUrl::new(format!("file://{}", repo.display())).unwrap();
-        let anyone = Credentials::Anonymous;
-        let refs = self.git.resolve(&url, &anyone).await.unwrap();
+        let source = Source::anonymous(url);
+        let refs = self.git.resolve(&source).await.unwrap();
         self.revision = refs.commit_of(&"main".parse().unwrap()).unwrap().clone();
-        let mirror = self.git.mirror(&url, &anyone, &self.revision).await.unwrap();
+        let mirror = self.git.mirror(&source, &self.revision).await.unwrap();
         let bundle = self.git.bundle(&mirror, &self.revision).await.unwrap();
         self.bundle = bundle.sha256().clone();
         self.client().bundle_put(&self.bundle, bundle.path()).await.unwrap();

@@ -13,7 +13,14 @@ use crate::remote::Remote;
 const FORGE_HOST_KEYS: &str = include_str!("forge_host_keys");
 
 #[derive(Clone, Debug, Default)]
-pub enum Credentials {
+pub struct Credentials {
+    pub login: Login,
+    /// The authorities, in PEM, that may have signed the certificate of an https server; without them those of the system.
+    pub authorities: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub enum Login {
     #[default]
     Anonymous,
     Basic {
@@ -32,7 +39,7 @@ pub enum Credentials {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSecret {
     #[error(
-        "the Secret has none of the keys token, password or ssh-privatekey; add one of them (and username beside password)"
+        "the Secret has none of the keys token, password, ssh-privatekey or ca.crt; add one of them (and username beside password)"
     )]
     NothingUsable,
     #[error("key {0} of the Secret is not text in UTF-8; store it again without changing its encoding")]
@@ -49,47 +56,55 @@ impl Credentials {
             let text = std::str::from_utf8(bytes).map_err(|_| InvalidSecret::NotText(name))?;
             if text.trim().is_empty() { Err(InvalidSecret::Empty(name)) } else { Ok(Some(text.to_owned())) }
         };
+        let authorities = text("ca.crt")?;
         for name in ["ssh-privatekey", "sshPrivateKey", "identity"] {
             if let Some(mut key) = text(name)? {
                 // OpenSSH refuses a key whose last line has no end, which editors and web forms like to cut off.
                 if !key.ends_with('\n') {
                     key.push('\n');
                 }
-                return Ok(Self::Ssh { private_key: key.into(), known_hosts: text("known_hosts")? });
+                let login = Login::Ssh { private_key: key.into(), known_hosts: text("known_hosts")? };
+                return Ok(Self { login, authorities });
             }
         }
         let line = |name| text(name).map(|value| value.map(|value| value.trim().to_owned()));
-        if let Some(token) = line("token")? {
-            return Ok(Self::Token(token.into()));
-        }
-        match (line("username")?, line("password")?) {
-            (Some(username), Some(password)) => Ok(Self::Basic { username, password: password.into() }),
-            (None, Some(password)) => Ok(Self::Token(password.into())),
-            (Some(_), None) | (None, None) => Err(InvalidSecret::NothingUsable),
-        }
+        let login = match (line("token")?, line("username")?, line("password")?) {
+            (Some(token), _, _) => Login::Token(token.into()),
+            (None, Some(username), Some(password)) => Login::Basic { username, password: password.into() },
+            (None, None, Some(password)) => Login::Token(password.into()),
+            (None, None, None) if authorities.is_some() => Login::Anonymous,
+            (None, _, None) => return Err(InvalidSecret::NothingUsable),
+        };
+        Ok(Self { login, authorities })
     }
 
     /// Lays the credentials into git's private directory and points git at them.
     pub(crate) fn install(&self, remote: &Remote, surroundings: &mut Surroundings) -> Result<(), Error> {
-        match (self, remote) {
-            (Self::Basic { username, password }, Remote::Https { .. }) => {
+        if let Some(authorities) = &self.authorities {
+            let file = surroundings.private_file("authorities", authorities.as_bytes())?;
+            surroundings.set("GIT_SSL_CAINFO", file);
+        }
+        match (&self.login, remote) {
+            (Login::Basic { username, password }, Remote::Https { .. }) => {
                 install_askpass(surroundings, username, password)
             }
-            (Self::Token(token), Remote::Https { host, .. }) => {
+            (Login::Token(token), Remote::Https { host, .. }) => {
                 let username = if host.as_str() == "bitbucket.org" { "x-token-auth" } else { "git" };
                 install_askpass(surroundings, username, token)
             }
-            (Self::Ssh { private_key, known_hosts }, Remote::Ssh { host, pinned, .. }) => {
+            (Login::Ssh { private_key, known_hosts }, Remote::Ssh { host, port, pinned, .. }) => {
                 let key = surroundings.private_file("key", private_key.expose_secret().as_bytes())?;
                 let hosts = surroundings.private_file(
                     "known_hosts",
                     known_hosts.as_deref().unwrap_or(FORGE_HOST_KEYS).as_bytes(),
                 )?;
+                // Under an alias ssh does not look for the port by itself, and known_hosts names a server on another port so.
+                let alias = if *port == 22 { host.clone() } else { format!("[{host}]:{port}") };
                 let mut command = format!(
                     "ssh -F /dev/null -o BatchMode=yes -o IdentitiesOnly=yes -o IdentityFile='{}' \
                      -o StrictHostKeyChecking=yes -o UserKnownHostsFile='{}' -o GlobalKnownHostsFile=/dev/null \
                      -o PermitLocalCommand=no -o ForwardAgent=no -o ControlMaster=no -o ConnectTimeout=20 \
-                     -o HostKeyAlias='{host}'",
+                     -o HostKeyAlias='{alias}'",
                     key.display(),
                     hosts.display(),
                 );
@@ -100,21 +115,21 @@ impl Credentials {
                 surroundings.set("GIT_SSH_VARIANT", "ssh");
                 Ok(())
             }
-            (Self::Anonymous, Remote::Ssh { url, .. }) => Err(Error::Forbidden {
+            (Login::Anonymous, Remote::Ssh { url, .. }) => Err(Error::Forbidden {
                 url: url.clone(),
                 why: "an ssh URL needs a Secret with ssh-privatekey; name it in credentials.secretName".to_owned(),
             }),
-            (Self::Basic { .. } | Self::Token(_), Remote::Ssh { url, .. }) => Err(Error::Forbidden {
+            (Login::Basic { .. } | Login::Token(_), Remote::Ssh { url, .. }) => Err(Error::Forbidden {
                 url: url.clone(),
                 why: "the Secret has a password or token, but an ssh URL needs ssh-privatekey; change one of the two"
                     .to_owned(),
             }),
-            (Self::Ssh { .. }, Remote::Https { url, .. }) => Err(Error::Forbidden {
+            (Login::Ssh { .. }, Remote::Https { url, .. }) => Err(Error::Forbidden {
                 url: url.clone(),
                 why: "the Secret has an SSH key, but an https URL needs token or password; change one of the two"
                     .to_owned(),
             }),
-            (Self::Anonymous, Remote::Https { .. }) | (_, Remote::File { .. }) => Ok(()),
+            (Login::Anonymous, Remote::Https { .. }) | (_, Remote::File { .. }) => Ok(()),
         }
     }
 }
@@ -146,15 +161,17 @@ mod tests {
     #[test]
     fn secrets_of_each_kind_are_understood() {
         let basic = Credentials::from_secret(&secret(&[("username", "u"), ("password", "p\n")])).unwrap();
-        assert!(matches!(&basic, Credentials::Basic { username, password }
+        assert!(matches!(&basic.login, Login::Basic { username, password }
             if username == "u" && password.expose_secret() == "p"));
         assert!(matches!(
-            Credentials::from_secret(&secret(&[("token", "t")])).unwrap(),
-            Credentials::Token(_)
+            Credentials::from_secret(&secret(&[("token", "t")])).unwrap().login,
+            Login::Token(_)
         ));
         let ssh = Credentials::from_secret(&secret(&[("ssh-privatekey", "KEY")])).unwrap();
-        assert!(matches!(&ssh, Credentials::Ssh { private_key, known_hosts: None }
+        assert!(matches!(&ssh.login, Login::Ssh { private_key, known_hosts: None }
             if private_key.expose_secret() == "KEY\n"));
+        let open = Credentials::from_secret(&secret(&[("ca.crt", "PEM")])).unwrap();
+        assert!(matches!(open.login, Login::Anonymous) && open.authorities.as_deref() == Some("PEM"));
         assert_eq!(
             Credentials::from_secret(&secret(&[("username", "u")])).unwrap_err(),
             InvalidSecret::NothingUsable
@@ -167,7 +184,7 @@ mod tests {
 
     #[test]
     fn debug_shows_no_value() {
-        let shown = format!("{:?}", Credentials::Token("hunter2".to_owned().into()));
+        let shown = format!("{:?}", Login::Token("hunter2".to_owned().into()));
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }

@@ -176,6 +176,7 @@ pub(crate) fn classify(url: &str, doing: &'static str, stderr: &str) -> Error {
         "the requested url returned error: 429",
         "the requested url returned error: 5",
         "ssl",
+        "certificate",
         "kex_exchange_identification",
         "connection closed by",
     ]) {

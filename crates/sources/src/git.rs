@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use api::text::{CommitId, GitUrl, Sha256};
 
-use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::objects::{Entry, Objects, parse_tree};
 use crate::process::{Invocation, Network, Surroundings};
 use crate::refs::Refs;
 use crate::remote::{Addresses, FileUrls, Remote};
+use crate::source::{Rewrite, Source, rewritten};
 
 /// Answers of git that are kept in memory: listings, never contents.
 const LISTING_LIMIT: u64 = 128 * 1024 * 1024;
@@ -27,6 +27,8 @@ pub struct GitOptions {
     pub cache_dir: PathBuf,
     pub file_urls: FileUrls,
     pub addresses: Addresses,
+    /// Where repositories are read from instead of their URLs. What they lead to is checked like any URL.
+    pub rewrites: Vec<Rewrite>,
     /// For one git process.
     pub timeout: Duration,
     pub program: PathBuf,
@@ -54,6 +56,7 @@ impl GitOptions {
             cache_dir: cache_dir.into(),
             file_urls: FileUrls::default(),
             addresses: Addresses::default(),
+            rewrites: Vec::new(),
             timeout: Duration::from_secs(120),
             program: PathBuf::from("git"),
             search_path: OsString::from("/usr/local/bin:/usr/bin:/bin"),
@@ -104,10 +107,10 @@ impl Git {
     }
 
     /// Asks the repository for its heads: one request, whatever the number of branches.
-    pub async fn resolve(&self, url: &GitUrl, credentials: &Credentials) -> Result<Refs, Error> {
-        let surroundings = self.surroundings_for(url, credentials).await?;
+    pub async fn resolve(&self, source: &Source) -> Result<Refs, Error> {
+        let (url, surroundings) = self.reach(source).await?;
         let output = self
-            .invocation(&surroundings, None, url.as_str(), "read the branches of")
+            .invocation(&surroundings, None, source.url.as_str(), "read the branches of")
             .output(
                 [
                     "ls-remote",
@@ -125,13 +128,9 @@ impl Git {
     }
 
     /// A mirror that has `commit`: fetched only when the commit is not there yet, rebuilt when it is damaged.
-    pub async fn mirror(
-        &self,
-        url: &GitUrl,
-        credentials: &Credentials,
-        commit: &CommitId,
-    ) -> Result<Mirror, Error> {
-        let mirror = Mirror { url: url.clone(), dir: self.mirror_dir(url) };
+    pub async fn mirror(&self, source: &Source, commit: &CommitId) -> Result<Mirror, Error> {
+        let url = &source.url;
+        let mirror = Mirror { url: url.clone(), dir: self.mirror_dir(source) };
         if self.has_commit(&mirror, commit).await {
             return Ok(mirror);
         }
@@ -142,13 +141,13 @@ impl Git {
         if self.has_commit(&mirror, commit).await {
             return Ok(mirror);
         }
-        let surroundings = self.surroundings_for(url, credentials).await?;
-        match self.fetch(&mirror, &surroundings).await {
+        let (place, surroundings) = self.reach(source).await?;
+        match self.fetch(&mirror, &place, &surroundings).await {
             Ok(()) => {}
             Err(Error::DamagedMirror { detail, .. }) => {
                 tracing::warn!(url = %url, detail, "the mirror is damaged and is rebuilt");
                 remove_dir(&mirror.dir).await?;
-                self.fetch(&mirror, &surroundings).await?;
+                self.fetch(&mirror, &place, &surroundings).await?;
             }
             Err(other) => return Err(other),
         }
@@ -254,7 +253,7 @@ impl Git {
                 .is_ok()
     }
 
-    async fn fetch(&self, mirror: &Mirror, surroundings: &Surroundings) -> Result<(), Error> {
+    async fn fetch(&self, mirror: &Mirror, place: &GitUrl, surroundings: &Surroundings) -> Result<(), Error> {
         let url = mirror.url.as_str();
         if !mirror.dir.join("HEAD").exists() {
             remove_dir(&mirror.dir).await?;
@@ -274,7 +273,7 @@ impl Git {
                     "--no-write-fetch-head",
                     "--no-recurse-submodules",
                     "--end-of-options",
-                    url,
+                    place.as_str(),
                     "+refs/heads/*:refs/heads/*",
                     "+refs/tags/*:refs/tags/*",
                 ],
@@ -284,15 +283,17 @@ impl Git {
         Ok(())
     }
 
-    async fn surroundings_for(&self, url: &GitUrl, credentials: &Credentials) -> Result<Surroundings, Error> {
-        let remote = Remote::parse(url)?.check(self.options.file_urls, self.options.addresses).await?;
+    /// Where the source is read from, and what git finds around itself there.
+    async fn reach(&self, source: &Source) -> Result<(GitUrl, Surroundings), Error> {
+        let place = rewritten(&source.url, &self.options.rewrites);
+        let remote = Remote::parse(&place)?.check(self.options.file_urls, self.options.addresses).await?;
         let mut surroundings = Surroundings::new(
             &self.options.cache_dir.join("private"),
             &self.options.search_path,
             Network { protocols: vec![remote.protocol()], pinned: remote.curl_pin() },
         )?;
-        credentials.install(&remote, &mut surroundings)?;
-        Ok(surroundings)
+        source.credentials.install(&remote, &mut surroundings)?;
+        Ok((place, surroundings))
     }
 
     fn local<'a>(&'a self, mirror: &'a Mirror, doing: &'static str) -> Invocation<'a> {
@@ -316,8 +317,8 @@ impl Git {
         }
     }
 
-    fn mirror_dir(&self, url: &GitUrl) -> PathBuf {
-        let key = Sha256::of(url.as_str().as_bytes());
+    fn mirror_dir(&self, source: &Source) -> PathBuf {
+        let key = Sha256::of(format!("{} {}", source.tenant, source.url).as_bytes());
         self.options
             .cache_dir
             .join("mirrors")

@@ -11,11 +11,13 @@ mod objects;
 mod process;
 mod refs;
 mod remote;
+mod source;
 
 pub use bundle::Bundle;
-pub use credentials::{Credentials, InvalidSecret};
+pub use credentials::{Credentials, InvalidSecret, Login};
 pub use error::{Class, Error};
 pub use footprint::Footprint;
 pub use git::{Git, GitOptions, Limits, Mirror};
 pub use refs::Refs;
 pub use remote::{Addresses, FileUrls};
+pub use source::{InvalidRewrite, Rewrite, Source, covers};

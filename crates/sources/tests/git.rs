@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use api::text::{CommitId, GitUrl, LayerPath, Sha256};
-use sources::{Addresses, Credentials, Error, FileUrls, Git, GitOptions, Limits};
+use sources::{Addresses, Credentials, Error, FileUrls, Git, GitOptions, Limits, Login, Source};
 
 struct Repo {
     dir: tempfile::TempDir,
@@ -50,6 +50,10 @@ impl Repo {
     fn url(&self) -> GitUrl {
         GitUrl::new(format!("file://{}", self.dir.path().display())).unwrap()
     }
+
+    fn source(&self) -> Source {
+        Source::anonymous(self.url())
+    }
 }
 
 fn git_in(cache: &Path) -> Git {
@@ -74,8 +78,6 @@ fn entries_of(bundle: sources::Bundle) -> (BTreeMap<String, String>, Vec<u8>) {
     (found, bytes)
 }
 
-const ANYONE: Credentials = Credentials::Anonymous;
-
 #[tokio::test]
 async fn branches_tags_and_default_branch_are_read_in_one_request() {
     let repo = Repo::new();
@@ -84,7 +86,7 @@ async fn branches_tags_and_default_branch_are_read_in_one_request() {
     repo.git(&["branch", "feature/x"]);
     let second = repo.write("a.tf", "y").commit();
     let cache = tempfile::tempdir().unwrap();
-    let refs = git_in(cache.path()).resolve(&repo.url(), &ANYONE).await.unwrap();
+    let refs = git_in(cache.path()).resolve(&repo.source()).await.unwrap();
     assert_eq!(refs.default_branch.as_deref(), Some("main"));
     assert_eq!(refs.commit_of(&"main".parse().unwrap()), Some(&second));
     assert_eq!(refs.commit_of(&"feature/x".parse().unwrap()), Some(&first));
@@ -96,9 +98,9 @@ async fn an_empty_repository_has_no_refs_and_a_missing_one_is_told() {
     let repo = Repo::new();
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    assert!(git.resolve(&repo.url(), &ANYONE).await.unwrap().is_empty());
+    assert!(git.resolve(&repo.source()).await.unwrap().is_empty());
     let missing = GitUrl::new("file:///nonexistent/repository").unwrap();
-    let error = git.resolve(&missing, &ANYONE).await.unwrap_err();
+    let error = git.resolve(&Source::anonymous(missing)).await.unwrap_err();
     assert_eq!(error.reason(), "RepositoryNotFound", "{error}");
 }
 
@@ -107,7 +109,7 @@ async fn file_urls_are_refused_unless_allowed() {
     let repo = Repo::new();
     let cache = tempfile::tempdir().unwrap();
     let git = Git::new(GitOptions::new(cache.path())).unwrap();
-    let error = git.resolve(&repo.url(), &ANYONE).await.unwrap_err();
+    let error = git.resolve(&repo.source()).await.unwrap_err();
     assert_eq!(error.reason(), "UrlForbidden");
 }
 
@@ -122,7 +124,7 @@ async fn a_bundle_depends_on_the_tree_alone_and_holds_files_modes_and_inner_link
     let first = repo.commit();
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    let mirror = git.mirror(&repo.url(), &ANYONE, &first).await.unwrap();
+    let mirror = git.mirror(&repo.source(), &first).await.unwrap();
     let bundle = git.bundle(&mirror, &first).await.unwrap();
     let (sha, size) = (bundle.sha256().clone(), bundle.size());
     let (entries, bytes) = entries_of(bundle);
@@ -138,7 +140,7 @@ async fn a_bundle_depends_on_the_tree_alone_and_holds_files_modes_and_inner_link
     assert_ne!(first, second);
     let other_cache = tempfile::tempdir().unwrap();
     let other = git_in(other_cache.path());
-    let mirror = other.mirror(&repo.url(), &ANYONE, &second).await.unwrap();
+    let mirror = other.mirror(&repo.source(), &second).await.unwrap();
     assert_eq!(other.bundle(&mirror, &second).await.unwrap().sha256(), &sha);
 }
 
@@ -149,7 +151,7 @@ async fn links_that_leave_the_repository_are_refused_by_name() {
     let commit = repo.commit();
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    let mirror = git.mirror(&repo.url(), &ANYONE, &commit).await.unwrap();
+    let mirror = git.mirror(&repo.source(), &commit).await.unwrap();
     let error = git.bundle(&mirror, &commit).await.unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -171,7 +173,7 @@ async fn limits_on_files_and_bytes_hold() {
         let git =
             Git::new(GitOptions { file_urls: FileUrls::Allowed, limits, ..GitOptions::new(cache.path()) })
                 .unwrap();
-        let mirror = git.mirror(&repo.url(), &ANYONE, &commit).await.unwrap();
+        let mirror = git.mirror(&repo.source(), &commit).await.unwrap();
         let error = git.bundle(&mirror, &commit).await.unwrap_err();
         assert!(matches!(&error, Error::TooLarge { what: found, .. } if *found == what), "{error}");
     }
@@ -183,13 +185,13 @@ async fn a_mirror_follows_force_pushes_and_says_when_a_commit_is_gone() {
     let base = repo.write("a", "1").commit();
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    git.mirror(&repo.url(), &ANYONE, &base).await.unwrap();
+    git.mirror(&repo.source(), &base).await.unwrap();
     repo.git(&["checkout", "-q", "--orphan", "fresh"]);
     let rewritten = repo.write("a", "2").commit();
     repo.git(&["branch", "-q", "-M", "fresh", "main"]);
-    git.mirror(&repo.url(), &ANYONE, &rewritten).await.unwrap();
+    git.mirror(&repo.source(), &rewritten).await.unwrap();
     let unknown = CommitId::new("1".repeat(40)).unwrap();
-    let error = git.mirror(&repo.url(), &ANYONE, &unknown).await.unwrap_err();
+    let error = git.mirror(&repo.source(), &unknown).await.unwrap_err();
     assert_eq!(error.reason(), "CommitMissing", "{error}");
 }
 
@@ -199,7 +201,7 @@ async fn a_damaged_mirror_is_rebuilt() {
     let commit = repo.write("a", "1").commit();
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    let mirror = git.mirror(&repo.url(), &ANYONE, &commit).await.unwrap();
+    let mirror = git.mirror(&repo.source(), &commit).await.unwrap();
     let mirrors = cache.path().join("mirrors");
     let dir = std::fs::read_dir(&mirrors)
         .unwrap()
@@ -208,7 +210,7 @@ async fn a_damaged_mirror_is_rebuilt() {
         .unwrap();
     std::fs::write(dir.join("config"), "[core\nbroken").unwrap();
     let next = repo.write("a", "2").commit();
-    let again = git.mirror(&repo.url(), &ANYONE, &next).await.unwrap();
+    let again = git.mirror(&repo.source(), &next).await.unwrap();
     assert_eq!(again, mirror);
     git.bundle(&again, &next).await.unwrap();
 }
@@ -228,7 +230,7 @@ async fn the_relevant_commit_follows_path_modules_extra_paths_and_deletions() {
     let path: LayerPath = "envs/prod".parse().unwrap();
     let extra = ["vars/*.tfvars".to_owned()];
     let relevant = async |commit: &CommitId| {
-        let mirror = git.mirror(&repo.url(), &ANYONE, commit).await.unwrap();
+        let mirror = git.mirror(&repo.source(), commit).await.unwrap();
         git.relevant(&mirror, commit, &path, &extra).await.unwrap()
     };
     assert_eq!(relevant(&first).await, first);
@@ -242,7 +244,7 @@ async fn the_relevant_commit_follows_path_modules_extra_paths_and_deletions() {
     let deletion = repo.commit();
     assert_eq!(relevant(&deletion).await, deletion, "a deleted file matters");
 
-    let mirror = git.mirror(&repo.url(), &ANYONE, &deletion).await.unwrap();
+    let mirror = git.mirror(&repo.source(), &deletion).await.unwrap();
     assert_eq!(git.changed_paths(&mirror, &variables, &deletion).await.unwrap(), ["envs/prod/old.txt"]);
     let error = git.relevant(&mirror, &deletion, &"envs/none".parse().unwrap(), &[]).await.unwrap_err();
     assert_eq!(
@@ -275,7 +277,7 @@ async fn hooks_filters_and_helpers_of_a_hostile_repository_do_not_run() {
     assert!(!canary.exists(), "the fixture itself must not run the canary");
     let cache = tempfile::tempdir().unwrap();
     let git = git_in(cache.path());
-    let mirror = git.mirror(&repo.url(), &ANYONE, &commit).await.unwrap();
+    let mirror = git.mirror(&repo.source(), &commit).await.unwrap();
     let (entries, _) = entries_of(git.bundle(&mirror, &commit).await.unwrap());
     assert_eq!(entries["a.tf"], "Regular 644 $Format:%H$");
     assert!(!canary.exists());
@@ -294,8 +296,9 @@ async fn a_silent_server_is_given_up_and_nothing_of_git_stays() {
     })
     .unwrap();
     let url = GitUrl::new(format!("https://127.0.0.1:{port}/x.git")).unwrap();
-    let token = Credentials::Token("canary-token-value".to_owned().into());
-    let error = git.resolve(&url, &token).await.unwrap_err();
+    let login = Login::Token("canary-token-value".to_owned().into());
+    let credentials = Credentials { login, authorities: None };
+    let error = git.resolve(&Source { credentials, ..Source::anonymous(url) }).await.unwrap_err();
     assert_eq!(error.reason(), "GitTimeout", "{error}");
     assert!(!error.to_string().contains("canary-token-value"));
     // Credentials are gone with the request: only the directory for local reads is left.
@@ -309,7 +312,7 @@ async fn this_machine_is_not_a_forge_by_default() {
     let git = Git::new(GitOptions::new(cache.path())).unwrap();
     for host in ["localhost", "127.0.0.1", "[::1]", "169.254.169.254"] {
         let url = GitUrl::new(format!("https://{host}/x.git")).unwrap();
-        let error = git.resolve(&url, &ANYONE).await.unwrap_err();
+        let error = git.resolve(&Source::anonymous(url)).await.unwrap_err();
         assert_eq!(error.reason(), "UrlForbidden", "{host}: {error}");
     }
 }

@@ -1,8 +1,9 @@
 //! What can be typed.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[derive(Parser, Debug)]
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Controller(Controller),
     /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
     Datastore(Datastore),
+    /// Run pods as processes on this machine, for any Kubernetes API
+    Node(Node),
     /// Show layers, runs, repositories or approvals
     Get(Get),
     /// Plan a layer now
@@ -77,15 +80,31 @@ pub(crate) struct Up {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = ".terrane", env = "TERRANE_DATA_DIR")]
     pub data_dir: PathBuf,
-    /// Where the HTTP service listens (artefacts, health, metrics)
+    /// Where the HTTP service listens (artefacts, health, metrics); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Where the Kubernetes API listens
+    /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
     /// How many runner pods may work at the same time; 0 sets no limit [default: twice the cores, at least 4]
     #[arg(long, value_name = "COUNT")]
     pub max_runner_pods: Option<u32>,
+    /// The certificate shown to other machines: a PEM file, leaf first, read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub api_tls_cert: Option<PathBuf>,
+    /// The key of that certificate: a PEM file
+    #[arg(long, value_name = "FILE")]
+    pub api_tls_key: Option<PathBuf>,
+    /// Where the administrator's kubeconfig is written; in the data directory if not said
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Let pods of this image run the programs below a directory of this machine; can be given again
+    #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
+    pub images: Vec<ImageRoot>,
+    /// Read repositories below one URL from another place, such as a mirror; the longest FROM that fits wins, and the
+    /// repository's credentials are used there. May be given several times
+    #[arg(long, value_name = "FROM=TO")]
+    pub git_rewrite: Vec<sources::Rewrite>,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -118,6 +137,9 @@ pub(crate) struct Controller {
     /// Read file:// repositories and Git servers on this machine too
     #[arg(long)]
     pub allow_local_sources: bool,
+    /// Read repositories below one URL from another place, such as a mirror; may be given several times
+    #[arg(long, value_name = "FROM=TO")]
+    pub git_rewrite: Vec<sources::Rewrite>,
 }
 
 #[derive(Args, Debug)]
@@ -142,6 +164,69 @@ pub(crate) struct Cancel {
     pub name: String,
     #[command(flatten)]
     pub target: Target,
+}
+
+/// An image name, and the directory of this machine that it means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ImageRoot {
+    pub name: String,
+    pub directory: PathBuf,
+}
+
+fn image_root(text: &str) -> Result<ImageRoot, String> {
+    let (name, directory) = match text.split_once('=') {
+        Some((name, directory)) if !name.is_empty() => (name, Path::new(directory)),
+        Some(_) | None => return Err("say NAME=DIRECTORY, as in example.org/tool=/opt/tool".to_owned()),
+    };
+    if !directory.is_absolute() {
+        return Err(format!("{} is no absolute path", directory.display()));
+    }
+    if !directory.is_dir() {
+        return Err(format!("{} is no directory of this machine", directory.display()));
+    }
+    Ok(ImageRoot { name: name.to_owned(), directory: directory.to_owned() })
+}
+
+/// Run pods as processes on this machine, for any Kubernetes API
+///
+/// Registers this machine as a Node and runs the pods that are bound to it, as a kubelet does but without containers: each
+/// container is a process with the environment and the volumes that its pod names. As root every pod has a user of its own,
+/// otherwise Landlock keeps pods apart. There is nothing to pull: the image terrane.dev/local means this machine's own programs,
+/// and --image maps other names to directories.
+///
+/// The kubeconfig needs the rights of a kubelet (the ClusterRole system:node). `terrane up` has such a node already.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  A node of the cluster that kubectl uses, under this machine's name:
+      terrane node
+  A second node on this machine, for an API that has neither scheduler nor job controller:
+      terrane node --name second --data-dir .second --kubeconfig api.yaml --bind-unscheduled --control-jobs")]
+pub(crate) struct Node {
+    /// How to reach the API; without it, KUBECONFIG, ~/.kube/config, or the account of the pod this runs in
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; without it, the current one
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The name of the Node; without it, that of this machine
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<ObjectName>,
+    /// Where records and logs of pods are kept; one directory for each node
+    #[arg(long, value_name = "DIR", default_value = ".terrane-node")]
+    pub data_dir: PathBuf,
+    /// Let pods of this image run the programs below a directory of this machine; can be given again
+    #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
+    pub images: Vec<ImageRoot>,
+    /// How many pods may run at a time; the others wait
+    #[arg(long, value_name = "COUNT", default_value_t = node::config::DEFAULT_MAX_PODS)]
+    pub max_pods: usize,
+    /// Bind every pod without a node to this one: for an API that has no scheduler
+    #[arg(long)]
+    pub bind_unscheduled: bool,
+    /// Make the pods of Jobs: for an API that has no job controller
+    #[arg(long)]
+    pub control_jobs: bool,
 }
 
 #[derive(Args, Debug)]
@@ -243,5 +328,16 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn an_image_is_a_name_and_a_directory() {
+        let given = super::image_root("example.org:5000/tool=/usr");
+        let expected =
+            super::ImageRoot { name: "example.org:5000/tool".to_owned(), directory: "/usr".into() };
+        assert_eq!(given, Ok(expected));
+        for wrong in ["", "tool", "=/usr", "tool=", "tool=usr", "tool=/usr/no/such/directory"] {
+            assert!(super::image_root(wrong).is_err(), "{wrong}");
+        }
     }
 }

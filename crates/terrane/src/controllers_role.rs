@@ -38,8 +38,8 @@ impl ControllersRole {
 
     fn context(&self, leadership: &Leadership) -> anyhow::Result<controllers::Context> {
         let git = Git::new(self.git.clone())?;
-        let desk = Arc::new(Desk::new(git, self.datastore.clone(), Timestamp::now));
         let client = leadership.guard(self.client.clone());
+        let desk = Arc::new(Desk::new(client.clone(), git, self.datastore.clone(), Timestamp::now));
         let settings = Arc::clone(&self.settings);
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);

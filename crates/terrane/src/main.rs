@@ -5,6 +5,7 @@ mod commands;
 mod controllers_role;
 mod demo;
 mod environment;
+mod local_node;
 mod signs;
 mod up;
 
@@ -37,8 +38,21 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", one_sentence(error));
     ExitCode::FAILURE
+}
+
+/// Some errors tell their cause themselves, others leave that to whoever prints them. Nothing is said twice.
+fn one_sentence(error: &anyhow::Error) -> String {
+    let mut sentence = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if sentence.is_empty() {
+            sentence = cause;
+        } else if !sentence.contains(&cause) {
+            sentence = format!("{sentence}: {cause}");
+        }
+    }
+    sentence
 }
 
 async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -48,6 +62,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Controller(options) => commands::controller::run(options).await.map(done),
         Command::Datastore(options) => commands::datastore::run(options).await.map(done),
         Command::Cancel(options) => commands::cancel::run(options).await.map(done),
+        Command::Node(options) => commands::node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,
         Command::Get(options) => commands::get::run(options).await.map(done),
         Command::Sync(options) => commands::sync::run(options).await.map(done),
@@ -81,5 +96,18 @@ fn start_logging(arguments: &Arguments) {
     match arguments.log_format {
         arguments::LogFormat::Text => logs.with_ansi(colour).with_target(false).compact().init(),
         arguments::LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn an_error_is_one_sentence_that_says_nothing_twice() {
+        let error = anyhow!("disk is read-only").context("x cannot be written: disk is read-only; choose y");
+        assert_eq!(super::one_sentence(&error), "x cannot be written: disk is read-only; choose y");
+        let error = Err::<(), _>(anyhow!("no such file")).context("read z").unwrap_err();
+        assert_eq!(super::one_sentence(&error), "read z: no such file");
     }
 }

@@ -1,143 +1,15 @@
 //! `terrane up` as a person has it: the real binary, real git, the real tool.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod harness;
+
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::net::TcpListener;
+use std::process::Command;
 
 use api::run::Action;
-use api::{TerraformLayer, TerraformRepository, TerraformRun, condition};
-use kube::api::{ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
-use testkit::process::{Guarded, Scratch};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_terrane");
-/// Far beyond what anything here takes, even on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// A running `terrane up` on a data directory of its own. Pods' files lie outside that directory when pods have users of their own.
-struct Terrane {
-    process: Option<Guarded>,
-    root: Scratch,
-    /// The same at every start: runners that outlive a crash report to where they were told.
-    service: SocketAddr,
-    starts: u32,
-}
-
-impl Terrane {
-    fn new() -> Self {
-        let service = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        Self { process: None, root: Scratch::new("terrane-up-").unwrap(), service, starts: 0 }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.root.path().join("data")
-    }
-
-    async fn start(&mut self, flags: &[&str]) -> Client {
-        let data = self.data();
-        let kubeconfig = data.join("kubeconfig");
-        let _ = fs::remove_file(&kubeconfig);
-        let service = self.service.to_string();
-        let mut arguments = vec!["up", "--listen", &service, "--api-listen", "127.0.0.1:0", "--data-dir"];
-        arguments.push(data.to_str().unwrap());
-        arguments.extend(flags);
-        self.starts += 1;
-        let log = self.root.path().join(format!("up-{}.log", self.starts));
-        let mut process = Guarded::start(Path::new(BINARY), &arguments, log).unwrap();
-        until("the kubeconfig is written", || {
-            process.ensure_running().unwrap();
-            std::future::ready(kubeconfig.exists().then_some(()))
-        })
-        .await;
-        self.process = Some(process);
-        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        Client::try_from(config).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.as_ref().unwrap().pid()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-    }
-
-    async fn ended(&mut self) -> std::process::ExitStatus {
-        let process = self.process.as_mut().unwrap();
-        let status = until("terrane up has ended", || std::future::ready(process.exited().unwrap())).await;
-        self.process = None;
-        status
-    }
-
-    fn command(&self, arguments: &[&str]) -> Output {
-        Command::new(BINARY)
-            .args(arguments)
-            .env("KUBECONFIG", self.data().join("kubeconfig"))
-            .output()
-            .unwrap()
-    }
-}
-
-impl Drop for Terrane {
-    fn drop(&mut self) {
-        let state = self.data().join("node");
-        let pods = node::config::pods_directory(&state, &node::isolation::Isolation::detect(&state));
-        let _ = fs::remove_dir_all(pods);
-    }
-}
-
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = probe().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, wait)
-        .await
-        .unwrap_or_else(|_| panic!("not so within {DEADLINE:?}: {what}"))
-}
-
-async fn layer_until(
-    client: &Client,
-    name: &str,
-    what: &str,
-    holds: impl Fn(&TerraformLayer) -> bool,
-) -> TerraformLayer {
-    let api = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    until(&format!("{name}: {what}"), || async {
-        let layer = api.get_opt(name).await.ok().flatten()?;
-        holds(&layer).then_some(layer)
-    })
-    .await
-}
-
-fn is(kind: &'static str) -> impl Fn(&TerraformLayer) -> bool {
-    move |layer| layer.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, kind))
-}
-
-fn why(layer: &TerraformLayer) -> String {
-    layer.status.as_ref().and_then(|status| status.why.clone()).unwrap_or_default()
-}
-
-fn git(root: &Path, arguments: &[&str]) -> String {
-    let output = Command::new("git")
-        .current_dir(root)
-        .args(["-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "init.defaultBranch=main"])
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
+use harness::{BINARY, Gate, Terrane, declare_layer, git, is, layer_until, runs, why};
+use rustix::process::Signal;
 
 #[tokio::test]
 async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
@@ -187,60 +59,60 @@ async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
     assert_eq!(terrane.ended().await.code(), Some(0));
 }
 
-/// A layer whose apply writes a line to `marks` and then waits for `gate`.
-async fn declare_slow_layer(client: &Client, root: &Path, world: &Path) {
-    let code = format!(
-        "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = \"echo applied >> {0}/marks; while [ ! -e {0}/gate ]; do sleep 0.1; done\"\n  }}\n}}\n",
-        world.display()
-    );
-    fs::create_dir_all(root.join("slow")).unwrap();
-    fs::write(root.join("slow/main.tf"), code).unwrap();
-    git(root, &["init", "--quiet"]);
-    git(root, &["add", "--all"]);
-    git(root, &["commit", "--quiet", "--message=Start"]);
-    let repository = json!({
-        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": "slow" },
-        "spec": { "repository": { "url": format!("file://{}", root.display()) }, "pollInterval": "1s" },
-    });
-    let layer = json!({
-        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "slow" },
-        "spec": { "repository": { "name": "slow" }, "branch": "main", "path": "slow", "remediationStrategy": { "autoApply": true } },
-    });
-    let post = PostParams::default();
-    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
-    repositories.create(&post, &serde_json::from_value(repository).unwrap()).await.unwrap();
-    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    layers.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
+/// How many attempts each apply took.
+async fn attempts_of_applies(client: &kube::Client) -> Vec<usize> {
+    let applies = runs(client, Action::Apply).await;
+    applies.iter().map(|run| run.status.as_ref().unwrap().attempts.len()).collect()
 }
 
 #[tokio::test]
 async fn killed_in_mid_apply_it_takes_the_apply_up_again_and_never_starts_it_twice() {
     let mut terrane = Terrane::new();
     let client = terrane.start(&[]).await;
-    // Pods have users of their own: what they leave for us to see lies where everybody may write.
-    let world = tempfile::tempdir().unwrap();
-    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let source = Scratch::new("terrane-source-").unwrap();
-    declare_slow_layer(&client, source.path(), world.path()).await;
-    let marks = world.path().join("marks");
-    until("the apply has begun", || std::future::ready(marks.exists().then_some(()))).await;
+    let gate = Gate::new();
+    let _source = declare_layer(&client, "slow", &gate.code()).await;
+    gate.visitors().await;
 
+    let before = terrane.service().await;
     terrane.signal(Signal::KILL);
     terrane.ended().await;
+    assert!(gate.is_waited_at(), "the apply goes on without it");
+    // The next start cannot have the same port for its service; what runs must find it all the same.
+    let _taken = TcpListener::bind(before).ok();
     let client = terrane.start(&[]).await;
-    fs::write(world.path().join("gate"), "").unwrap();
+    assert_ne!(terrane.service().await, before);
+    gate.open();
     layer_until(&client, "slow", "applied", is("Ready")).await;
 
-    assert_eq!(fs::read_to_string(&marks).unwrap(), "applied\n");
-    let runs = Api::<TerraformRun>::namespaced(client.clone(), "default")
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    let applies: Vec<&TerraformRun> =
-        runs.items.iter().filter(|run| run.spec.action == Action::Apply).collect();
-    let attempts: Vec<usize> =
-        applies.iter().map(|run| run.status.as_ref().unwrap().attempts.len()).collect();
-    assert_eq!(attempts, [1], "one apply, one attempt");
+    assert_eq!(gate.visitors().await, 1, "applied once");
+    assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
+
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn code_that_knows_its_own_path_shows_no_change_when_it_is_planned_again() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let code = "resource \"terraform_data\" \"here\" {\n  input = abspath(path.module)\n}\n\n\
+                output \"here\" {\n  value = \"${abspath(path.module)} ${path.cwd}\"\n}\n";
+    let _source = declare_layer(&client, "here", code).await;
+    let applied = layer_until(&client, "here", "applied", is("Ready")).await;
+    let first = applied.status.unwrap().plan.unwrap();
+    assert_eq!((first.summary.add, first.summary.outputs), (1, 1));
+
+    let output = terrane.command(&["sync", "here"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let again = layer_until(&client, "here", "planned again", |layer| {
+        let plan = layer.status.as_ref().and_then(|status| status.plan.as_ref());
+        plan.is_some_and(|plan| plan.run != first.run)
+    })
+    .await;
+    let second = again.status.unwrap().plan.unwrap();
+    assert!(!second.summary.has_changes(), "another path at the second plan: {:?}", second.summary);
+    layer_until(&client, "here", "still in order", is("Ready")).await;
+    assert_eq!(attempts_of_applies(&client).await, [1], "nothing was left to apply");
 
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));

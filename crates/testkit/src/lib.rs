@@ -2,5 +2,6 @@
 //! never outlive a test. Nothing here is part of the product.
 
 pub mod cluster;
+pub mod forge;
 pub mod process;
 pub mod tools;

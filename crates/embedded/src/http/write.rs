@@ -294,16 +294,16 @@ pub fn admit_deletion(api: &Api, call: &Call, snapshot: &Snapshot) -> Result<()>
     admit(api, call, snapshot, Change::Delete)
 }
 
-/// A store that cannot write is a server that is not available; whose fault a conflict is depends on the verb.
+/// A store that cannot write is a server that is not available, except that a full disk is told as a cluster tells it: clients
+/// are not asked to try again, since only a person can make room. Whose fault a conflict is depends on the verb.
 pub fn store_error(error: WriteError) -> Status {
     match error {
         WriteError::Malformed { .. } => Status::bad_request(error.to_string()),
-        WriteError::Full { .. } | WriteError::Disk { .. } | WriteError::Stopped { .. } => {
-            Status::unavailable(error)
-        }
-        WriteError::Exists { .. } | WriteError::Conflict { .. } | WriteError::Missing { .. } => {
-            Status::internal(error)
-        }
+        WriteError::Disk { .. } | WriteError::Stopped { .. } => Status::unavailable(error),
+        WriteError::Full { .. }
+        | WriteError::Exists { .. }
+        | WriteError::Conflict { .. }
+        | WriteError::Missing { .. } => Status::internal(error),
     }
 }
 

@@ -13,6 +13,8 @@ const PRIVATE_FILE: u32 = 0o600;
 pub enum Error {
     #[error("{} holds files but no data of Terrane: choose an empty directory, or one that does not exist yet", .0.display())]
     NotOurs(PathBuf),
+    #[error("{} cannot be the data directory: {why}; choose another with --data-dir", path.display())]
+    Directory { path: PathBuf, why: String },
     #[error("{} cannot be made private to its owner: {source}", path.display())]
     Permissions { path: PathBuf, source: io::Error },
     #[error("{} cannot be read: {source}", path.display())]
@@ -23,20 +25,28 @@ pub enum Error {
 
 /// Makes the directory, or takes one that is empty or has `marker` in it. Nobody but the owner may enter it afterwards.
 pub(super) fn private_directory(path: &Path, marker: &str) -> Result<(), Error> {
-    let write = |source| Error::Write { path: path.to_owned(), source };
-    let read = |source| Error::Read { path: path.to_owned(), source };
-    DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(path).map_err(write)?;
-    let mode = fs::metadata(path).map_err(read)?.permissions().mode() & 0o777;
+    let unusable = |error| Error::Directory { path: path.to_owned(), why: told(&error) };
+    DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(path).map_err(unusable)?;
+    let mode = fs::metadata(path).map_err(unusable)?.permissions().mode() & 0o777;
     // Somebody's home or /tmp given by mistake must not lose its permissions.
-    let is_empty = fs::read_dir(path).map_err(read)?.next().is_none();
+    let is_empty = fs::read_dir(path).map_err(unusable)?.next().is_none();
     if !is_empty && !path.join(marker).exists() {
         return Err(Error::NotOurs(path.to_owned()));
     }
     if mode != PRIVATE_DIRECTORY {
-        fs::set_permissions(path, Permissions::from_mode(PRIVATE_DIRECTORY))
-            .map_err(|source| Error::Permissions { path: path.to_owned(), source })?;
+        fs::set_permissions(path, Permissions::from_mode(PRIVATE_DIRECTORY)).map_err(unusable)?;
     }
     Ok(())
+}
+
+/// What the system said, in words where its own would puzzle.
+fn told(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => "it is a file".to_owned(),
+        io::ErrorKind::NotADirectory => "something above it is a file".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => "its disk is read-only".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// The file's text, or `None` if there is none. One that others may read is made private first.

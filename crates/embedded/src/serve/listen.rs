@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use tokio::net::TcpListener;
 
 pub const DEFAULT_PORT: u16 = 7443;
+/// By which the API's address is chosen.
+pub(super) const FLAG: &str = "--api-listen";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -19,10 +21,10 @@ pub enum Error {
     NoKey,
     #[error("--api-tls-key needs --api-tls-cert: a key without its certificate cannot be served")]
     NoCertificate,
-    #[error("port {address} is taken by {holder}; choose another with --api-listen")]
-    Taken { address: SocketAddr, holder: String },
-    #[error("{address} cannot be listened on: {source}")]
-    Bind { address: SocketAddr, source: io::Error },
+    #[error("port {address} is taken by {holder}; choose another with {flag}")]
+    Taken { address: SocketAddr, holder: String, flag: &'static str },
+    #[error("{address} cannot be listened on: {source}; choose another with {flag}")]
+    Bind { address: SocketAddr, source: io::Error, flag: &'static str },
 }
 
 /// An address, and certificates where others can reach it. Cannot hold one without the other.
@@ -72,12 +74,16 @@ impl Listen {
     }
 
     pub(super) async fn bind(&self) -> Result<TcpListener, Error> {
-        let address = self.address;
-        TcpListener::bind(address).await.map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => Error::Taken { address, holder: holder(address) },
-            _ => Error::Bind { address, source },
-        })
+        bind(self.address, FLAG).await
     }
+}
+
+/// Listens on an address that was given by `flag`; whoever has it already is named.
+pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => Error::Taken { address, holder: holder(address), flag },
+        _ => Error::Bind { address, source, flag },
+    })
 }
 
 pub(super) fn is_loopback(address: IpAddr) -> bool {

@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
     process, thread,
     time::{Duration, Instant},
 };
@@ -24,11 +24,14 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Lock(File);
 
 impl Lock {
+    /// Whether there is something to lock: without it nobody has ever opened the database.
+    pub(super) fn exists(path: &Path) -> bool {
+        file_beside(path).exists()
+    }
+
     /// Locks the file beside `path`. It stays there afterwards, since removing it would race with the next holder.
     pub(super) fn take(path: &Path) -> Result<Self, Error> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".lock");
-        let mut file = private_file(Path::new(&name)).map_err(|source| io_error(path, source))?;
+        let mut file = private_file(&file_beside(path)).map_err(|source| io_error(path, source))?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             match file.try_lock() {
@@ -52,6 +55,12 @@ impl Drop for Lock {
         // Closing is not enough: a child that is just being started has the file open as well.
         let _ = self.0.unlock();
     }
+}
+
+fn file_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
 }
 
 #[allow(clippy::disallowed_methods, reason = "opening blocks anyway, and no event tells that a lock is free")]

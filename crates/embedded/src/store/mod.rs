@@ -92,6 +92,11 @@ struct Shared {
 }
 
 impl Store {
+    /// Fails if another process has the database at `path` open, and names it. One that is not there is used by nobody.
+    pub fn ensure_unused(path: &Path) -> Result<(), Error> {
+        if lock::Lock::exists(path) { lock::Lock::take(path).map(drop) } else { Ok(()) }
+    }
+
     /// Opens or creates the database at `path`, reads it and starts its writer. Blocks for as long as that takes.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         let (disk, state, garbage) = disk::open(path, &options)?;

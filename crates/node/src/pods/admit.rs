@@ -55,7 +55,12 @@ pub(super) fn admit(pod: &Pod) -> Result<(), Refusal> {
 
 fn unsupported(container: &Container) -> Option<&'static str> {
     let hooks = container.lifecycle.as_ref();
+    let security = container.security_context.as_ref();
+    let added = security.and_then(|security| security.capabilities.as_ref()?.add.as_ref());
     [
+        (security.is_some_and(|security| security.privileged == Some(true)), "a privileged securityContext"),
+        // Every process loses all capabilities, so those that a pod drops are gone and none can be added.
+        (added.is_some_and(|added| !added.is_empty()), "added capabilities"),
         (container.liveness_probe.is_some(), "a livenessProbe"),
         (container.readiness_probe.is_some(), "a readinessProbe"),
         (container.startup_probe.is_some(), "a startupProbe"),
@@ -97,6 +102,8 @@ mod tests {
         let with = |container: Value| json!({"containers": [container]});
         assert_eq!(refused(with(json!({"name": "a"})), none.clone()), None);
         assert_eq!(refused(with(json!({"name": "a"})), json!({DIRECTORY_ANNOTATION: "layer-1"})), None);
+        let careful = json!({"privileged": false, "capabilities": {"drop": ["ALL"]}});
+        assert_eq!(refused(with(json!({"name": "a", "securityContext": careful})), none.clone()), None);
         for (spec, word) in [
             (
                 with(json!({"name": "a", "readinessProbe": {"exec": {"command": ["true"]}}})),
@@ -107,6 +114,14 @@ mod tests {
                 "lifecycle hooks",
             ),
             (with(json!({"name": "a", "tty": true})), "stdin or a tty"),
+            (
+                with(json!({"name": "a", "securityContext": {"privileged": true}})),
+                "a privileged securityContext",
+            ),
+            (
+                with(json!({"name": "a", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}})),
+                "added capabilities",
+            ),
             (
                 json!({"containers": [], "initContainers": [{"name": "i", "restartPolicy": "Always"}]}),
                 "restartPolicy",

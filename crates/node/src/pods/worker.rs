@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -51,8 +51,9 @@ pub(super) struct Worker {
     prepare_failures: u32,
     /// What the API answered to the last status, and to which version of the pod it was written.
     reported: Option<(Option<String>, Arc<Pod>)>,
-    /// What was written last, so that a field that the API does not keep is not sent again and again.
-    sent: Option<serde_json::Value>,
+    /// What was written last and the status that the API answered, so that a field that the API does not keep is not
+    /// sent again and again, while one that somebody else has changed is.
+    sent: Option<(serde_json::Value, Option<PodStatus>)>,
     deletion_told: bool,
     announced: BTreeSet<(String, u32)>,
 }
@@ -413,13 +414,9 @@ impl Worker {
         Ok(())
     }
 
-    async fn report(
-        &mut self,
-        pod: &Pod,
-        status: &k8s_openapi::api::core::v1::PodStatus,
-    ) -> Result<Reported, Error> {
+    async fn report(&mut self, pod: &Pod, status: &PodStatus) -> Result<Reported, Error> {
         let Some(patch) = status::patch(pod, status) else { return Ok(Reported::Same) };
-        if self.sent.as_ref() == Some(&patch) {
+        if self.sent.as_ref().is_some_and(|(sent, answered)| *sent == patch && *answered == pod.status) {
             return Ok(Reported::Same);
         }
         let api = self.api(pod);
@@ -427,7 +424,7 @@ impl Worker {
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         match api.patch_status(name, &params, &Patch::Strategic(&patch)).await {
             Ok(answered) => {
-                self.sent = Some(patch);
+                self.sent = Some((patch, answered.status.clone()));
                 let version = match &*self.latest.borrow() {
                     Latest::Present(pod) | Latest::Gone(pod) => pod.metadata.resource_version.clone(),
                 };

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use node::config::{Jobs, Schedule};
@@ -13,7 +13,7 @@ use node::volumes::{PodDirectory, Tokens};
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Harness, until};
+use crate::harness::{Harness, until, users_of_its_own};
 
 async fn plain(client: Client) -> Harness {
     Harness::new(client, |_| {}).await
@@ -115,6 +115,40 @@ pub(crate) async fn volumes_hold_what_the_api_has(client: Client) {
     assert!(lines[4].ends_with("/volumes/work/deep/down"), "{log}");
     // As root the pod has a user that cannot write here; a confinement by path says the same.
     assert!(log.contains("refused"), "{log}");
+}
+
+pub(crate) async fn the_environment_comes_from_where_the_pod_says(client: Client) {
+    let harness = plain(client).await;
+    let post = PostParams::default();
+    let maps: Api<ConfigMap> = Api::namespaced(harness.client.clone(), &harness.namespace);
+    let map = json!({"metadata": {"name": "c"}, "data": {"COLOUR": "red", "SHAPE": "round"}});
+    maps.create(&post, &serde_json::from_value(map).unwrap()).await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(harness.client.clone(), &harness.namespace);
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"word": "sword fish"}});
+    secrets.create(&post, &serde_json::from_value(secret).unwrap()).await.unwrap();
+    let mut pod = harness.script(
+        "environment",
+        "echo $C_COLOUR $C_SHAPE $COLOUR; echo $WORD; echo $NODE; echo $BOTH; cat /config/colour /one",
+    );
+    pod["spec"]["volumes"] = json!([{"name": "config", "configMap": {"name": "c",
+        "items": [{"key": "COLOUR", "path": "colour"}, {"key": "SHAPE", "path": "deep/shape"}]}}]);
+    let container = &mut pod["spec"]["containers"][0];
+    container["volumeMounts"] = json!([{"name": "config", "mountPath": "/config"},
+        {"name": "config", "mountPath": "/one", "subPath": "deep/shape"}]);
+    container["envFrom"] = json!([{"prefix": "C_", "configMapRef": {"name": "c"}},
+        {"configMapRef": {"name": "nobody", "optional": true}}]);
+    container["env"] = json!([
+        {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "COLOUR"}}},
+        {"name": "WORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "word"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "BOTH", "value": "$(COLOUR), $(C_SHAPE)"},
+        {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "no", "optional": true}}},
+    ]);
+    harness.create(pod).await;
+    let pod = harness.wait("environment", "/status/phase", "Succeeded").await;
+    let log = harness.log(&pod, Options::default()).await;
+    let node = &harness.config.name;
+    assert_eq!(log, format!("red round red\nsword fish\n{node}\nred, round\nredround"));
 }
 
 pub(crate) async fn a_token_is_renewed_in_place(client: Client) {
@@ -384,7 +418,7 @@ pub(crate) async fn a_pod_with_its_own_user_cannot_reach_others(client: Client) 
         eprintln!("not run: only root can give pods users of their own");
         return;
     }
-    a_pod_is_kept_from_everything_that_is_not_its_own(client, isolation).await;
+    a_pod_is_kept_from_everything_that_is_not_its_own(client, users_of_its_own(isolation)).await;
 }
 
 pub(crate) async fn a_confined_pod_cannot_reach_others(client: Client) {
@@ -478,6 +512,14 @@ pub(crate) async fn a_status_is_written_only_when_it_changes(client: Client) {
     let now = harness.pod("quiet").await;
     assert_eq!(now["metadata"]["resourceVersion"], json!(touched.metadata.resource_version));
     assert_eq!(now["status"], pod["status"]);
+
+    // What somebody else makes of the status is put right, although the node has said the same before.
+    for wrong in ["Pending", "Unknown"] {
+        let patch = json!({"status": {"phase": wrong}});
+        harness.pods().patch_status("quiet", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        let right = harness.wait("quiet", "/status/phase", "Running").await;
+        assert_eq!(right["status"], pod["status"]);
+    }
 }
 
 pub(crate) async fn jobs_are_carried_out(client: Client) {

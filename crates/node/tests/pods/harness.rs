@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use node::config::{Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
-use node::isolation::Isolation;
+use node::isolation::{Isolation, UserRange};
 use node::process;
 use node::records::{Attempt, LogLimits, Records};
 use rustix::process::Signal;
@@ -41,6 +41,24 @@ fn unique(prefix: &str) -> String {
     )
 }
 
+/// Users that no other test has at the same time: what runs as one of them is killed when the test ends.
+pub(crate) fn users_of_its_own(isolation: Isolation) -> Isolation {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    const FIRST: u32 = 2_067_200_000;
+    const COUNT: u32 = 1024;
+    const BLOCKS: u32 = 70_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    match isolation {
+        // In a user namespace there may be no others; then the node's own choice has to do.
+        Isolation::Users(range) if range.first >= 2_000_000_000 => {
+            let block =
+                std::process::id().wrapping_mul(64).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            Isolation::Users(UserRange { first: FIRST + block % BLOCKS * COUNT, count: COUNT })
+        }
+        other => other,
+    }
+}
+
 impl Harness {
     /// A running node and a namespace for it alone. `change` has the last word about the configuration.
     pub(crate) async fn new(client: Client, change: impl FnOnce(&mut Config)) -> Harness {
@@ -55,7 +73,7 @@ impl Harness {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_terrane-node"));
         let mut config = Config {
             name: unique("node"),
-            isolation: Isolation::detect(&state),
+            isolation: users_of_its_own(Isolation::detect(&state)),
             pods: root.join("pods"),
             state,
             shim: ShimCommand { program, args: vec!["shim".into()] },
@@ -187,21 +205,48 @@ impl Harness {
         }
     }
 
-    /// Whatever still runs under a shim of this node goes with the test, passed or failed.
+    /// Whatever still runs for this node goes with the test, passed or failed, also what has lost its shim.
     fn kill_everything(&self) -> usize {
         let table = process::table().unwrap_or_default();
-        let mut killed = 0;
-        for entry in &table {
+        let sessions = self.shim_sessions();
+        let own = |entry: &&process::Entry| {
             let arguments = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
-            if String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy()) {
-                for below in process::descendants(&table, entry.process.pid) {
-                    let _ = below.process.signal(Signal::KILL);
+            let of_the_user = match self.config.isolation {
+                Isolation::Users(range) => (range.first..range.first + range.count).contains(&entry.uid),
+                Isolation::Landlock | Isolation::None { .. } => false,
+            };
+            of_the_user
+                || sessions.contains(&entry.session)
+                || String::from_utf8_lossy(&arguments).contains(&*self.root.to_string_lossy())
+        };
+        let found: Vec<&process::Entry> =
+            table.iter().filter(|entry| entry.state == process::State::Alive).filter(own).collect();
+        for entry in &found {
+            for below in process::descendants(&table, entry.process.pid) {
+                let _ = below.process.signal(Signal::KILL);
+            }
+            let _ = entry.process.signal(Signal::KILL);
+        }
+        found.len()
+    }
+
+    /// A shim leads a session, and what it starts stays in it unless it asks for another.
+    fn shim_sessions(&self) -> Vec<i32> {
+        // Opening makes the directory, and it may be gone for good already.
+        if !self.config.state.exists() {
+            return Vec::new();
+        }
+        let Ok(records) = Records::open(&self.config.state) else { return Vec::new() };
+        let mut sessions = Vec::new();
+        for pod in records.pod_list().unwrap_or_default() {
+            for container in records.containers(&pod.uid).unwrap_or_default() {
+                for number in records.attempts(&pod.uid, &container).unwrap_or_default() {
+                    let state = records.attempt(&pod.uid, &container, number).state();
+                    sessions.extend(state.ok().flatten().map(|state| state.shim.pid));
                 }
-                let _ = entry.process.signal(Signal::KILL);
-                killed += 1;
             }
         }
-        killed
+        sessions
     }
 
     pub(crate) fn volume(&self, pod: &Value, name: &str) -> PathBuf {
@@ -215,8 +260,11 @@ impl Drop for Harness {
         // The node may be in the middle of a step, and a shim about to write: until both are over, the directory can
         // come back.
         for _ in 0..500 {
-            let clean = self.kill_everything() == 0 && !self.root.exists();
-            let _ = std::fs::remove_dir_all(&self.root);
+            let gone = !self.root.exists();
+            if self.kill_everything() == 0 {
+                let _ = std::fs::remove_dir_all(&self.root);
+            }
+            let clean = gone && !self.root.exists();
             if clean && self.task.try_join_next().is_none() && self.task.is_empty() {
                 return;
             }

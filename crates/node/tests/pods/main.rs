@@ -41,6 +41,7 @@ macro_rules! on_every_api {
 on_every_api!(
     a_pod_runs_once_and_tells_how_it_ended,
     volumes_hold_what_the_api_has,
+    the_environment_comes_from_where_the_pod_says,
     a_token_is_renewed_in_place,
     init_containers_come_first_and_in_order,
     a_failing_container_is_restarted_and_backs_off,

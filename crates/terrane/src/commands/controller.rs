@@ -63,6 +63,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         file_urls,
         addresses,
         search_path: environment::search_path(),
+        rewrites: options.git_rewrite.clone(),
         ..GitOptions::new(git_dir)
     };
     let mut settings = engine::Settings::new(RunnerSettings {

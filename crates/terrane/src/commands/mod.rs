@@ -6,6 +6,7 @@ pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod datastore;
 pub(crate) mod get;
+pub(crate) mod node;
 pub(crate) mod runner;
 pub(crate) mod sync;
 pub(crate) mod version;

@@ -6,6 +6,7 @@
 mod logs;
 mod report;
 mod rights;
+mod runner_address;
 mod stop;
 mod token;
 
@@ -24,8 +25,6 @@ use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
-use node::isolation::Isolation;
-use node::{Config, Node};
 use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use crate::arguments::Up;
 use crate::controllers_role::ControllersRole;
 use crate::signs::{self, Duty};
-use crate::{demo, environment};
+use crate::{demo, environment, local_node};
 
 /// Nobody can follow while this process is down, as the API is down with it: renewing seldom writes less.
 const TERMS: Terms = Terms {
@@ -43,19 +42,30 @@ const TERMS: Terms = Terms {
 };
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
+    // Before anything is begun: whoever asks for the end during the start gets an orderly one.
+    let signals = stop::Signals::catch().context("listen for Ctrl-C")?;
     let data = absolute(&options.data_dir)?;
-    let listener = listen(options.listen).await?;
+    let listener = listen(options.listen, &data).await?;
     let node_state = data.join("node");
     let mut server = start_api(&options, &data, &node_state).await?;
     let administrator = server.client(Identity::administrator());
     rights::install(&administrator).await?;
+    let for_runners = runner_address::listen(&data, &node_state).await?;
 
-    let node = open_node(&node_state)?;
+    let node = local_node::open(local_node::Options {
+        name: None,
+        state: &node_state,
+        images: &options.images,
+        schedule: node::config::Schedule::BindUnscheduled,
+        jobs: node::config::Jobs::Control,
+        max_pods: node::config::DEFAULT_MAX_PODS,
+    })?;
     let node_client = server.client(Identity::system());
     let service = http_service(&data, server.client(rights::datastore()))?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
-    let context = controllers(&options, &data, &listener, server.client(rights::controller()), &token_file)?;
+    let context =
+        controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let election = Election::new(context.client.clone(), "terrane-up", TERMS);
     let service = service.merge(signs::router(context.signs(election.leadership(), Duty::MustLead)));
@@ -69,16 +79,17 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         service: listener.local_addr().context("find the address of the HTTP service")?,
         kubeconfig: server.kubeconfig(),
         demo: demo_root.as_deref(),
-        isolation: &node.1,
+        isolation: &node.isolation,
     });
 
     let stop_work = CancellationToken::new();
     let work = async {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
-            ended = ending("the process node", node.0.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, service)) => ended,
-            ended = token::keep(&administrator, &token_file) => ended.context("renew the controllers' token"),
+            ended = ending("the process node", node.node.run(node_client)) => ended,
+            ended = ending("the HTTP service", serve(listener, service.clone())) => ended,
+            ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
+            () = token::keep(&administrator, &token_file) => bail!("the controllers' token is no longer renewed"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
                 context.lead(election, stop_work.clone()).await?;
@@ -89,7 +100,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     };
     let outcome = tokio::select! {
         ended = work => ended,
-        () = stop::wished(&stop_work, &administrator) => Ok(()),
+        () = stop::wished(signals, &stop_work, &administrator) => Ok(()),
     };
     server.stop().await;
     outcome
@@ -110,57 +121,31 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("find {}", path.display()))
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+async fn listen(address: SocketAddr, data: &Path) -> anyhow::Result<TcpListener> {
     if !address.ip().is_loopback() {
         bail!(
             "--listen {address} would serve artefacts to the network without TLS; choose a loopback address"
         );
     }
-    TcpListener::bind(address).await.with_context(|| {
-        format!("listen on {address}; if something else does already, choose another address with --listen")
-    })
+    match embedded::serve::bind(address, "--listen").await {
+        Ok(listener) => Ok(listener),
+        Err(taken) => {
+            // The port is most often taken by the `up` that has the data directory too, and another port would not help then.
+            embedded::serve::ensure_unused(data)?;
+            Err(taken.into())
+        }
+    }
 }
 
 async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Result<Server> {
     let server = embedded::serve::Options {
-        listen: Listen::new(options.api_listen, None, None)?,
+        listen: Listen::new(options.api_listen, options.api_tls_cert.clone(), options.api_tls_key.clone())?,
+        kubeconfig: options.kubeconfig.as_deref().map(absolute).transpose()?,
         definitions: api::custom_resources(),
         logs: Some(Arc::new(logs::NodeLogs::new(node_state))),
         ..embedded::serve::Options::new(data)
     };
     Ok(Server::start(server).await?)
-}
-
-fn open_node(state: &Path) -> anyhow::Result<(Node, Isolation)> {
-    let isolation = Isolation::detect(state);
-    let pods = node::config::pods_directory(state, &isolation);
-    let program = std::env::current_exe().context("find this program")?;
-    let beside = node::config::program_directory(&program, &pods, &isolation)
-        .context("give pods a copy of this program")?;
-    let path = environment::search_path();
-    let programs = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
-    let node = Node::open(Config {
-        name: hostname(),
-        state: state.to_owned(),
-        pods,
-        shim: node::config::ShimCommand { program, args: vec!["shim".into()] },
-        isolation: isolation.clone(),
-        images: node::images::Images::new(programs),
-        schedule: node::config::Schedule::BindUnscheduled,
-        jobs: node::config::Jobs::Control,
-        max_pods: node::config::DEFAULT_MAX_PODS,
-        log: node::records::LogLimits::default(),
-    })?;
-    Ok((node, isolation))
-}
-
-/// A name that a Node may have.
-fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
-    let name: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
-    let name = name.trim_matches('-');
-    if name.is_empty() { "local".to_owned() } else { name.to_owned() }
 }
 
 fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
@@ -178,11 +163,11 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 fn controllers(
     options: &Up,
     data: &Path,
-    listener: &TcpListener,
+    for_runners: &TcpListener,
     client: kube::Client,
     token_file: &Path,
 ) -> anyhow::Result<ControllersRole> {
-    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let address = for_runners.local_addr().context("find the address for runners")?;
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
@@ -191,6 +176,7 @@ fn controllers(
         file_urls: FileUrls::Allowed,
         addresses: Addresses::OwnToo,
         search_path: environment::search_path(),
+        rewrites: options.git_rewrite.clone(),
         ..GitOptions::new(data.join("git"))
     };
     let mut settings = engine::Settings::new(RunnerSettings {

@@ -11,28 +11,36 @@ use tokio_util::sync::CancellationToken;
 /// How often running attempts are looked for while they are waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
-/// Returns when the process may end.
-pub(super) async fn wished(stop_work: &CancellationToken, client: &Client) {
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        // Without handlers a signal ends the process at once, which is safe too.
-        return std::future::pending().await;
-    };
-    either(&mut interrupt, &mut terminate).await;
-    stop_work.cancel();
-    tokio::select! {
-        () = running_attempts_ended(client) => {}
-        () = either(&mut interrupt, &mut terminate) => {
-            eprintln!("left running; the next start takes them up again");
+/// The two ways to ask for the end. One that comes before somebody waits for it is kept.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From here on a signal does not end the process by itself.
+    pub(super) fn catch() -> std::io::Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
     }
 }
 
-async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
+/// Returns when the process may end.
+pub(super) async fn wished(mut signals: Signals, stop_work: &CancellationToken, client: &Client) {
+    signals.next().await;
+    stop_work.cancel();
     tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = running_attempts_ended(client) => {}
+        () = signals.next() => eprintln!("left running; the next start takes them up again"),
     }
 }
 

@@ -13,6 +13,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 const LIFE: Duration = Duration::from_secs(3600);
+const TRY_AGAIN: Duration = Duration::from_secs(15);
 
 pub(super) async fn renew(client: &Client, file: &Path) -> anyhow::Result<()> {
     let request = TokenRequest {
@@ -40,9 +41,20 @@ fn write_private(file: &Path, token: &str) -> std::io::Result<()> {
     std::fs::rename(next, file)
 }
 
-pub(super) async fn keep(client: &Client, file: &Path) -> anyhow::Result<()> {
+/// Renews for ever. A failure is tried again while the old token still holds: a disk that is full now may have room soon.
+pub(super) async fn keep(client: &Client, file: &Path) {
+    let mut wait = LIFE / 2;
     loop {
-        tokio::time::sleep(LIFE / 2).await;
-        renew(client, file).await?;
+        tokio::time::sleep(wait).await;
+        wait = match renew(client, file).await {
+            Ok(()) => LIFE / 2,
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the controllers' token was not renewed; trying again"
+                );
+                TRY_AGAIN
+            }
+        };
     }
 }

@@ -19,8 +19,13 @@ fn a_database_in_use_is_refused_and_names_the_process() {
         std::process::id()
     );
     assert_eq!(refusal(&place), expected);
+    assert_eq!(Store::ensure_unused(&path).unwrap_err().to_string(), expected);
     store.close();
+    Store::ensure_unused(&path).unwrap();
     place.open();
+    let nowhere = place.directory.path().join("none/store.db");
+    Store::ensure_unused(&nowhere).unwrap();
+    assert!(!nowhere.exists());
 }
 
 #[test]
