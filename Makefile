@@ -42,6 +42,8 @@ lint: ## Check formatting, lints, dependencies, generated files and scripts
 gen: ## Write the generated files
 	cargo xtask gen
 
-bench: ## Measure how fast the store of the embedded API is
-	@tools/setup build
-	cargo bench --locked --package embedded --bench store
+bench: ## Measure speed and memory beside what they are compared with (BENCH=--quick for a rough look)
+	@tools/setup test
+	cargo build --release --locked --package bench --package terrane
+	TERRANE_TOOLS="$(TOOLS)" target/release/bench api --results bench/results $(BENCH)
+	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench engine --results bench/results $(BENCH)

@@ -14,6 +14,7 @@ use crate::text::{ObjectName, Sha256};
     namespaced,
     shortname = "tfa",
     category = "terrane",
+    selectable = ".spec.layer",
     derive = "PartialEq",
     doc = "One person's word on the exact bytes of one plan. It is made once and never changed.",
     printcolumn(

@@ -4,7 +4,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{Action, PlanSummary};
+use crate::difference::Differences;
+use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, Sha256, Workspace};
 use crate::tool::Tool;
 
@@ -21,6 +22,8 @@ pub struct Description {
     /// 0 for a plan, which takes no lock.
     pub fence: u64,
     pub action: Action,
+    #[serde(default)]
+    pub mode: Mode,
     pub revision: CommitId,
     /// The files of the revision, by the digest of their archive.
     pub bundle: Sha256,
@@ -74,6 +77,9 @@ pub struct Outcome {
 pub struct PlanOutcome {
     pub sha256: Sha256,
     pub summary: PlanSummary,
+    /// Where the infrastructure differs from what is planned.
+    #[serde(default, skip_serializing_if = "Differences::is_empty")]
+    pub differences: Differences,
     /// Lineage and serial of the state that the plan was made from; both absent when there was no state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<String>,

@@ -5,7 +5,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{Action, PlanSummary};
+use crate::difference::Difference;
+use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
 
@@ -85,6 +86,12 @@ pub struct TerraformLayerSpec {
     /// How drift is looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// How many finished runs are kept, with their plans and logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_history_policy: Option<RunHistoryPolicy>,
+    /// What becomes of the infrastructure when the layer is deleted. Default: `Orphan`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_policy: Option<DeletionPolicy>,
     /// Start nothing for this layer until this is false again. What already runs goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
@@ -124,6 +131,55 @@ pub struct Drift {
     /// How long a plan stays up to date before the world is compared with the code again. Default: 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Span>,
+    /// How the world is looked at. Default: `plan`; with `onDrift: accept` always `refreshOnly`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<DriftMode>,
+    /// What is done about infrastructure that moved away from a commit that was in place. Default: `revert` with autoApply,
+    /// else `report`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_drift: Option<OnDrift>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DriftMode {
+    /// By a plan: only what the code would change counts.
+    Plan,
+    /// By a plan that only refreshes: everything that differs from the last apply counts.
+    RefreshOnly,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDrift {
+    /// Say so, and wait for a person.
+    Report,
+    /// Make the infrastructure what the code says, without asking.
+    Revert,
+    /// Write what is found into the state, without changing the infrastructure.
+    Accept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// The infrastructure stays as it is.
+    Orphan,
+    /// Everything in the state is destroyed before the layer goes. Setting `Orphan` while that is under way lets the layer go
+    /// without it.
+    Destroy,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunHistoryPolicy {
+    /// How many finished runs are kept. The newest plan, its apply and the last run that left the layer in sync stay in any
+    /// case. Default: 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub runs: Option<u32>,
+    /// Finished runs that are older go too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<Span>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -166,6 +222,9 @@ pub struct TerraformLayerStatus {
     /// The value of the sync annotation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
+    /// What was found to differ from the code, as long as it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<DriftStatus>,
     /// Rounds that failed one after another; a success or a new commit starts again at 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub consecutive_failures: u32,
@@ -176,6 +235,10 @@ pub struct TerraformLayerStatus {
 
 fn is_zero(value: &u32) -> bool {
     *value == 0
+}
+
+fn is_normal(mode: &Mode) -> bool {
+    *mode == Mode::Normal
 }
 
 /// Full commit ids, except `short`.
@@ -205,6 +268,20 @@ impl Revisions {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+pub struct DriftStatus {
+    /// The run that found it.
+    pub run: String,
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub found_at: Time,
+    /// How many resources differ; more than are named when there are many.
+    pub total: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub resources: Vec<Difference>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct PlanRef {
     pub run: String,
     pub attempt: u32,
@@ -219,6 +296,8 @@ pub struct PlanRef {
 pub struct RunRef {
     pub name: String,
     pub action: Action,
+    #[serde(default, skip_serializing_if = "is_normal")]
+    pub mode: Mode,
     pub commit: CommitId,
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub date: Time,

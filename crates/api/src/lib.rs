@@ -5,9 +5,12 @@ pub mod approval;
 pub mod attempt;
 pub mod audit;
 pub mod condition;
+pub mod difference;
+mod formats;
 pub mod layer;
 pub mod repository;
 pub mod run;
+pub mod service;
 pub mod text;
 pub mod tool;
 
@@ -47,11 +50,16 @@ pub mod label {
     pub const ACTION: &str = "terrane.dev/action";
 }
 
+/// On every layer from before its first run until its runs have ended and, where it says so, its infrastructure is destroyed.
+pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
+
 pub mod annotation {
     //! Wishes of people with the right to annotate a layer or a run.
 
     /// Any new value asks for a plan now.
     pub const SYNC: &str = "terrane.dev/sync";
+    /// On a run that answers a sync: `sync:` and the value of the layer's annotation.
+    pub const TOKEN: &str = "terrane.dev/token";
     /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
     pub const APPROVE: &str = "terrane.dev/approve";
     /// On a run: any value cancels it. On a layer: the name of the run that is canceled.
@@ -60,5 +68,7 @@ pub mod annotation {
 
 /// The definitions that an API must know before Terrane can work with it.
 pub fn custom_resources() -> Vec<CustomResourceDefinition> {
-    vec![TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()]
+    let all =
+        [TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()];
+    all.map(formats::signed).into()
 }

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::layer::{Drift, RemediationStrategy};
+use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::text::{CommitId, GitUrl, ObjectName, Span};
 use crate::tool::Choice;
 
@@ -81,6 +81,9 @@ pub struct TerraformRepositorySpec {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0, max = 10_000))]
     pub max_concurrent_runner_pods: u32,
+    /// How many finished runs a layer keeps, unless it says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_history_policy: Option<RunHistoryPolicy>,
     /// Stop looking at the repository until this is false again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,

@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::difference::Differences;
 use crate::text::{CommitId, ObjectName, Sha256};
 
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -65,12 +66,18 @@ use crate::text::{CommitId, ObjectName, Sha256};
 pub struct TerraformRunSpec {
     pub layer: LayerRef,
     pub action: Action,
+    /// What kind of plan it is; an apply has the mode of its plan.
+    #[serde(default)]
+    pub mode: Mode,
     /// Which state it is about: whoever changes this state holds its lock, whatever layer they belong to.
     pub state: Sha256,
     /// The plan that is applied, by the bytes that were approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Artifact>,
     pub trigger: Trigger,
+    /// The files, where they are known from an earlier run: a deletion must not depend on the repository being there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<Sha256>,
     /// How often a failed attempt is followed by another.
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -121,6 +128,30 @@ impl Action {
     }
 }
 
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Mode {
+    /// Makes the infrastructure what the code says.
+    #[default]
+    Normal,
+    /// Removes everything that the state knows.
+    Destroy,
+    /// Changes nothing but the state, to what the infrastructure is.
+    RefreshOnly,
+}
+
+impl Mode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Normal => "normal",
+            Mode::Destroy => "destroy",
+            Mode::RefreshOnly => "refreshOnly",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
@@ -161,6 +192,8 @@ pub enum TriggerKind {
     Auto,
     /// A person approved the plan.
     Approval,
+    /// The layer is being deleted, and says that its infrastructure goes with it.
+    Deletion,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -219,6 +252,9 @@ pub struct Attempt {
     pub description: Sha256,
     /// Grows with every holder of the state's lock; what comes with a lower one is refused.
     pub fence: u64,
+    /// The files that it works on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<Sha256>,
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub started_at: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,6 +282,9 @@ pub struct RunResult {
     /// The digest of the plan this run made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_sha256: Option<Sha256>,
+    /// Where the infrastructure differs from what this run planned.
+    #[serde(default, skip_serializing_if = "Differences::is_empty")]
+    pub differences: Differences,
 }
 
 /// How many resources a plan would change, in the tools' own words.

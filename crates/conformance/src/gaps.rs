@@ -10,17 +10,4 @@ pub struct Gap {
 }
 
 /// Every difference that is known. docs/conformance.md has the same rows.
-pub const KNOWN_GAPS: &[Gap] = &[
-    Gap {
-        case: "identity/impersonation_refused",
-        why: "impersonation has one right, `impersonate`; the finer `impersonate-on:` rights are not known, so the refusal names the old one",
-    },
-    Gap {
-        case: "watches/old_watch_path",
-        why: "the deprecated `/watch/` paths are not served; clients ask with `watch=true`",
-    },
-    Gap {
-        case: "writing/patch_changes_uid",
-        why: "a patch that sets another uid is refused as a stale precondition (409), not as a change of a fixed field (422)",
-    },
-];
+pub const KNOWN_GAPS: &[Gap] = &[];

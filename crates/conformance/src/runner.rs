@@ -13,7 +13,7 @@ use crate::target::Target;
 /// How many cases run at the same time. More would only wait for each other on a small machine.
 const AT_ONCE: usize = 8;
 /// No case takes this long: it ends one that hangs, so that the others are still reported.
-const CASE_LIMIT: Duration = Duration::from_secs(180);
+const CASE_LIMIT: Duration = Duration::from_secs(300);
 /// Fewer would mean that a subject was lost.
 const LEAST: usize = 120;
 

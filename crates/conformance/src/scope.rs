@@ -13,7 +13,7 @@ use crate::target::Target;
 use crate::watching::Events;
 
 /// Longer than anything takes on a busy machine: it only ends a wait for what never comes.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(25);
 
 pub(crate) const MERGE: &str = "application/merge-patch+json";
@@ -100,6 +100,29 @@ impl Scope {
             }
         }
         Ok(path)
+    }
+
+    /// Installs definitions that cases and kubectl look up by discovery and OpenAPI, and waits until both know all of them: a server
+    /// publishes these some time after it serves the objects, and kubectl keeps what it was told for hours.
+    pub async fn install_known(&self, definitions: &[Value]) -> Result<()> {
+        for definition in definitions {
+            self.install(definition).await?;
+        }
+        let aggregated = self.with_header(
+            "accept",
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json",
+        )?;
+        for definition in definitions {
+            let group = text(definition, "/spec/group");
+            let version = text(definition, "/spec/versions/0/name");
+            let kind = format!("\"{}\"", text(definition, "/spec/names/kind"));
+            let shows = |answer: &Answer| answer.code == 200 && answer.text().contains(&kind);
+            self.until(&format!("/apis/{group}/{version}"), shows).await?;
+            aggregated.until("/apis", shows).await?;
+            self.until(&format!("/openapi/v3/apis/{group}/{version}"), shows).await?;
+            self.until("/openapi/v2", shows).await?;
+        }
+        Ok(())
     }
 
     pub async fn get(&self, path: &str) -> Result<Answer> {

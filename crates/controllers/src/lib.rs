@@ -118,7 +118,11 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
-        .owns(Api::<TerraformRun>::all(client()), config())
+        .watches(Api::<TerraformRun>::all(client()), config(), |run: TerraformRun| {
+            // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
+            let namespace = run.namespace().unwrap_or_default();
+            Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
+        })
         .watches(Api::<TerraformApproval>::all(client()), config(), |approval: TerraformApproval| {
             let namespace = approval.namespace().unwrap_or_default();
             Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))

@@ -2,6 +2,7 @@
 //! the caller allows; digests are checked on what arrives.
 
 mod audit;
+mod relay;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::Digest;
 use tokio::io::{AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-use crate::key::{Artefact, Attempt, StateId};
+use crate::key::{Artefact, Attempt, RunUid, StateId};
 use crate::{Refusal, header};
 
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +83,8 @@ impl TokenSource {
         }
     }
 }
+
+pub use relay::Relay;
 
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -226,6 +229,14 @@ impl Client {
         let doing = format!("fetch {} of {attempt}", artefact.name());
         let (size, _) = self.download(artefact_path(attempt, artefact), &doing, Some(expected), out).await?;
         Ok(size)
+    }
+
+    /// Deletes everything that a run left. Deleting it again is no error.
+    pub async fn run_delete(&self, run: &RunUid) -> Result<(), Error> {
+        let doing = format!("delete what run {run} left");
+        let path = format!("/v1/runs/{run}");
+        let request = Request { method: Method::DELETE, ..Request::get(path, &doing) };
+        self.send(request).await.map(drop)
     }
 
     /// Appends to a log; returns up to which byte it is stored.

@@ -94,6 +94,26 @@ impl fmt::Display for Attempt {
     }
 }
 
+/// A run, by its uid.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RunUid(String);
+
+impl RunUid {
+    pub fn new(uid: impl Into<String>) -> Result<Self, Error> {
+        Attempt::new(uid, 0).map(|attempt| Self(attempt.run_uid))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The identity of a state kept here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StateId(String);
@@ -180,6 +200,11 @@ impl Key {
                 format!("{}/{}.{:06}", Self::audit_prefix(subject), attempt.run_uid, attempt.number)
             }
         }
+    }
+
+    /// Everything that a run left.
+    pub fn run_prefix(run_uid: &RunUid) -> String {
+        format!("runs/{run_uid}")
     }
 
     pub fn log_prefix(attempt: &Attempt) -> String {

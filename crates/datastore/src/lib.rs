@@ -9,7 +9,7 @@ pub mod service;
 
 #[cfg(feature = "client")]
 pub use client::Client;
-pub use key::{Artefact, Attempt, StateId, Subject};
+pub use key::{Artefact, Attempt, RunUid, StateId, Subject};
 
 /// Names of headers that both ends use.
 pub mod header {
@@ -17,6 +17,8 @@ pub mod header {
     pub const SHA256: &str = "terrane-sha256";
     /// The fence of the run that writes a state.
     pub const FENCE: &str = "terrane-fence";
+    /// The person for whom Terrane itself changes a state; believed only from Terrane.
+    pub const FOR_USER: &str = "terrane-for-user";
     /// Up to which byte a log is stored.
     pub const LOG_END: &str = "terrane-log-end";
     /// Which version of a state was read or written.

@@ -12,7 +12,7 @@ use api::text::{CommitId, Sha256};
 use bytes::Bytes;
 use datastore::client::{Client, Error, LockChange, TokenSource};
 use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
-use datastore::{Artefact, Attempt, StateId, Subject};
+use datastore::{Artefact, Attempt, RunUid, StateId, Subject};
 use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt};
 use reqwest::{Method, StatusCode};
@@ -118,6 +118,7 @@ fn description(namespace: &str, run: &str, action: Action, fence: u64, state: &s
         attempt: 1,
         fence,
         action,
+        mode: Default::default(),
         revision: CommitId::new("a".repeat(40)).unwrap(),
         bundle: Sha256::of(b"bundle"),
         path: ".".parse().unwrap(),
@@ -157,6 +158,33 @@ async fn artefacts_are_written_once_and_repeating_is_harmless() {
         controller.artefact_get(&attempt, Artefact::Plan, 3).await,
         Err(Error::TooLarge { .. })
     ));
+}
+
+#[tokio::test]
+async fn a_run_is_forgotten_whole_and_no_other_with_it() {
+    let harness = Harness::start().await;
+    let controller = harness.client("controller");
+    let mut attempts = Vec::new();
+    for run in ["run-1", "run-10"] {
+        let attempt = harness.describe(&description("team", run, Action::Plan, 0, "s")).await;
+        let runner = harness.client(&format!("team/{run}/1"));
+        runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
+        runner.log_append(&attempt, 0, Bytes::from_static(b"line\n")).await.unwrap();
+        attempts.push(attempt);
+    }
+    let [gone, kept] = attempts.as_slice() else { panic!("two runs") };
+    let run = RunUid::new("run-1").unwrap();
+    controller.run_delete(&run).await.unwrap();
+    controller.run_delete(&run).await.unwrap();
+    for artefact in Artefact::ALL {
+        assert!(!controller.artefact_exists(gone, artefact).await.unwrap(), "{artefact:?}");
+    }
+    let log = controller.log_get(gone, 0).await.unwrap().try_collect::<Vec<Bytes>>().await.unwrap();
+    assert_eq!(log.concat(), b"");
+    assert!(controller.artefact_exists(kept, Artefact::Plan).await.unwrap());
+    assert!(controller.artefact_exists(kept, Artefact::Spec).await.unwrap());
+    let log = controller.log_get(kept, 0).await.unwrap().try_collect::<Vec<Bytes>>().await.unwrap();
+    assert_eq!(log.concat(), b"line\n");
 }
 
 #[tokio::test]
@@ -365,6 +393,9 @@ async fn a_runner_may_do_exactly_what_its_run_needs() {
         for artefact in ["spec", "plan", "plan.json", "plan.txt", "result", "log?offset=0"] {
             paths.push(format!("/v1/runs/{run}/{artefact}"));
         }
+    }
+    for run in ["apply-run", "plan-run", "neighbour", "stranger"] {
+        paths.push(format!("/v1/runs/{run}"));
     }
     for state in ["own-state", "other-state", "foreign-state"] {
         for more in ["", "/lock", "/versions", "/versions/1"] {

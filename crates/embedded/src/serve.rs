@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::{Authenticator, Authorizer, Identity, as_identity, authenticating, impersonating};
+use crate::auth::{Authenticator, Authorizer, Identity, as_identity, authenticating};
 use crate::http::PodLogs;
 use crate::kinds::Registry;
 use crate::lifecycle::catalog::Registered;
@@ -148,7 +148,6 @@ impl Server {
         api.authenticator = Some(Arc::clone(&authenticator));
         api.logs = options.logs.clone();
         let router = crate::http::router_with(store.clone(), Arc::clone(&registry), api);
-        let router = impersonating(router, Arc::clone(&authorizer));
 
         let mut server = Server {
             tasks: Tasks::default(),

@@ -11,6 +11,7 @@ pub mod queue;
 pub mod repository;
 pub mod retry;
 pub mod run;
+pub mod schedule;
 
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ pub struct Settings {
     pub max_retries: u32,
     /// Runner pods at work at the same time, over all repositories; 0 sets no limit.
     pub max_runner_pods: u32,
+    /// Finished runs that a layer keeps.
+    pub runs_kept: u32,
     pub retry: retry::Policy,
     pub runner: manifests::RunnerSettings,
 }
@@ -91,6 +94,7 @@ impl Settings {
             drift_interval: Duration::from_secs(30 * 60),
             max_retries: api::run::default_max_retries(),
             max_runner_pods: 0,
+            runs_kept: 5,
             retry: retry::Policy::default(),
             runner,
         }

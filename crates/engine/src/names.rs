@@ -1,6 +1,6 @@
 //! Names derived from intent: the same wish is the same object, however often it is made.
 
-use api::run::Action;
+use api::run::{Action, Mode};
 use api::text::{CommitId, Sha256};
 
 /// What makes one run of a layer another than the next.
@@ -9,6 +9,7 @@ pub struct Wish<'a> {
     pub layer: &'a str,
     pub layer_uid: &'a str,
     pub action: Action,
+    pub mode: Mode,
     pub revision: &'a CommitId,
     pub plan: Option<&'a Sha256>,
     /// Tells apart two wishes for the same commit: the run before a drift check, the text of a manual sync.
@@ -20,7 +21,14 @@ const LAYER_PART: usize = 36;
 
 pub fn run(wish: Wish<'_>) -> String {
     let plan = wish.plan.map(Sha256::as_str).unwrap_or_default();
-    let digest = digest(&[wish.layer_uid, wish.action.as_str(), wish.revision.as_str(), plan, wish.token]);
+    let digest = digest(&[
+        wish.layer_uid,
+        wish.action.as_str(),
+        wish.mode.as_str(),
+        wish.revision.as_str(),
+        plan,
+        wish.token,
+    ]);
     format!("{}-{}-{digest}", label_part(wish.layer), wish.action.as_str())
 }
 
@@ -76,6 +84,7 @@ mod tests {
             layer: "db",
             layer_uid: "u1",
             action: Action::Plan,
+            mode: Mode::Normal,
             revision: &commit,
             plan: None,
             token: "",
@@ -84,6 +93,7 @@ mod tests {
         assert_ne!(run(wish), run(Wish { token: "x", ..wish }));
         assert_ne!(run(wish), run(Wish { layer_uid: "u2", ..wish }));
         assert_ne!(run(wish), run(Wish { action: Action::Apply, ..wish }));
+        assert_ne!(run(wish), run(Wish { mode: Mode::Destroy, ..wish }));
     }
 
     #[test]
@@ -95,6 +105,7 @@ mod tests {
                 layer: &layer,
                 layer_uid: "u",
                 action: Action::Apply,
+                mode: Mode::Normal,
                 revision: &commit,
                 plan: None,
                 token: "",

@@ -75,7 +75,9 @@ impl Waiting {
         let namespace = text(&run.metadata.namespace);
         let urgency = match (holds, run.spec.trigger.kind) {
             (Holds::Something, _) => Urgency::Holding,
-            (Holds::Nothing, TriggerKind::Manual | TriggerKind::Approval) => Urgency::Manual,
+            (Holds::Nothing, TriggerKind::Manual | TriggerKind::Approval | TriggerKind::Deletion) => {
+                Urgency::Manual
+            }
             (Holds::Nothing, TriggerKind::Commit | TriggerKind::Failure | TriggerKind::Auto) => {
                 Urgency::Usual
             }

@@ -10,7 +10,7 @@ use api::{TerraformRepository, TerraformRepositoryStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Settings, Wake, later};
+use crate::{Settings, Wake, later, schedule};
 
 /// What one look at the remote found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +50,7 @@ pub enum Effect {
 
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let spec = &seen.repository.spec;
-    let interval =
-        spec.poll_interval.map_or(seen.settings.poll_interval, |span| span.get()).max(Duration::from_secs(1));
-    let jittered = interval.mul_f64(1.0 + 0.1 * seen.jitter.clamp(0.0, 1.0));
+    let jittered = schedule::jittered(interval(seen), seen.jitter);
     let due = seen.look.map_or(seen.now, |look| later(look.at, jittered));
 
     let (effects, wake) = if spec.suspend {
@@ -66,6 +64,27 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         (Vec::new(), Wake::At(due))
     };
     Decision { effects, status: status(seen), wake }
+}
+
+fn interval(seen: &Observed<'_>) -> Duration {
+    let wished = seen.repository.spec.poll_interval.map(|span| span.get());
+    wished.unwrap_or(seen.settings.poll_interval).max(Duration::from_secs(1))
+}
+
+/// Looks that may fail in a row before what is known counts as too old.
+const MISSED_LOOKS: u32 = 2;
+
+/// Whether nothing was seen for longer than the poll interval explains; nothing to say before the first look of this process.
+fn too_old(seen: &Observed<'_>, before: &TerraformRepositoryStatus) -> Option<bool> {
+    match seen.look? {
+        Look { found: Ok(_), .. } => Some(false),
+        Look { found: Err(_), at } => {
+            let failing = condition::find(&before.conditions, "HasLastSyncFailed")
+                .filter(|condition| condition.status == Truth::True.as_str())
+                .map_or(*at, |condition| condition.last_transition_time.0);
+            Some(later(failing, interval(seen).saturating_mul(MISSED_LOOKS)) <= *at)
+        }
+    }
 }
 
 fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
@@ -117,6 +136,25 @@ fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
             word,
             if failed { &message } else { "the last look succeeded" },
         );
+    }
+    if let Some(too_old) = too_old(seen, &before) {
+        let (word, message) = if too_old {
+            ("LooksFail", message.as_str())
+        } else {
+            ("Recent", "looked at within the poll interval")
+        };
+        set("IsLastSyncTooOld", too_old.into(), word, message);
+    }
+    // Before the first look there is work to do; a repository that cannot be used needs a change from outside.
+    let reconciling = truth == Truth::Unknown;
+    let stalled = truth == Truth::False && !seen.repository.spec.suspend;
+    for (kind, holds) in [("Reconciling", reconciling), ("Stalled", stalled)] {
+        if holds {
+            let message = message.as_str();
+            condition::set(&mut status.conditions, kind, Truth::True, reason, message, generation, seen.now);
+        } else {
+            condition::clear(&mut status.conditions, kind);
+        }
     }
     status
 }

@@ -11,6 +11,7 @@ pub use pod::can_still_work;
 
 use api::attempt::{Description, Outcome, PlanSource, Reason};
 use api::audit::Entry;
+use api::difference::Differences;
 use api::run::{Action, Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
@@ -205,6 +206,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         (Read::Absent, _) => {
             return give_up(seen, status, "LayerGone", "the layer was deleted before the run started");
         }
+        (Read::Present(layer), Read::Absent) if run.spec.bundle.is_some() => (*layer, None),
         (_, Read::Absent) => {
             return give_up(
                 seen,
@@ -213,7 +215,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
                 "the layer's repository was deleted before the run started",
             );
         }
-        (Read::Present(layer), Read::Present(repository)) => (*layer, *repository),
+        (Read::Present(layer), Read::Present(repository)) => (*layer, Some(*repository)),
     };
     if let Some(newer) = superseded_by(run, layer, number) {
         let message = format!("commit {newer} came before it started; the layer goes on with that");
@@ -272,6 +274,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         pod_name,
         description: description.digest(),
         fence,
+        bundle: Some(bundle.clone()),
         started_at: Time(seen.now),
         finished_at: None,
         exit_code: None,
@@ -296,6 +299,8 @@ fn superseded_by<'a>(run: &TerraformRun, layer: &'a TerraformLayer, number: u32)
         | TriggerKind::Failure
         | TriggerKind::Auto
         | TriggerKind::Approval => true,
+        // A deletion works on what was applied last, whatever was committed since.
+        TriggerKind::Deletion => false,
     };
     let relevant = layer.status.as_ref()?.revision.relevant.as_ref()?;
     (follows_commits && number == 0 && relevant != &run.spec.layer.revision).then(|| relevant.short())
@@ -433,6 +438,7 @@ impl Ended {
                 message: outcome.message.clone(),
                 summary: plan.map(|p| p.summary),
                 plan_sha256: plan.map(|p| p.sha256.clone()),
+                differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),
             },
             next,
         }
@@ -441,8 +447,13 @@ impl Ended {
     /// It never began.
     fn nothing_done(reason: &str, message: &str, now: Timestamp, next: Next) -> Self {
         let (reason, message) = (reason.to_owned(), message.to_owned());
-        let result =
-            RunResult { reason: reason.clone(), message: message.clone(), summary: None, plan_sha256: None };
+        let result = RunResult {
+            reason: reason.clone(),
+            message: message.clone(),
+            summary: None,
+            plan_sha256: None,
+            differences: Differences::default(),
+        };
         Self { reason, message, exit_code: None, finished_at: now, log: None, result, next }
     }
 
@@ -491,7 +502,13 @@ impl Ended {
             exit_code: exit_code(pod),
             finished_at: now,
             log: None,
-            result: RunResult { reason: reason.to_owned(), message, summary: None, plan_sha256: None },
+            result: RunResult {
+                reason: reason.to_owned(),
+                message,
+                summary: None,
+                plan_sha256: None,
+                differences: Differences::default(),
+            },
             next,
         }
     }
@@ -545,6 +562,7 @@ fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, messa
         message: message.to_owned(),
         summary: None,
         plan_sha256: None,
+        differences: Differences::default(),
     });
     let next = progress(seen, &next, RunState::Failed, reason, message);
     let mut effects = vec![set(next)];
@@ -596,7 +614,7 @@ fn lease_name(seen: &Observed<'_>) -> String {
 fn describe(
     seen: &Observed<'_>,
     layer: &TerraformLayer,
-    repository: &TerraformRepository,
+    repository: Option<&TerraformRepository>,
     bundle: &Sha256,
     attempt: u32,
     fence: u64,
@@ -612,6 +630,7 @@ fn describe(
         attempt,
         fence,
         action: run.spec.action,
+        mode: run.spec.mode,
         revision: run.spec.layer.revision.clone(),
         bundle: bundle.clone(),
         path: layer.spec.path.clone(),
@@ -628,11 +647,15 @@ fn describe(
 }
 
 /// The layer's choice, then the repository's; a version without a choice of tool is a constraint on whichever is used.
-fn tool_choice(layer: &TerraformLayer, repository: &TerraformRepository) -> (Option<Tool>, Option<String>) {
+fn tool_choice(
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+) -> (Option<Tool>, Option<String>) {
     let enabled = |choice: &Option<Choice>| choice.as_ref().is_some_and(|c| c.enabled == Some(true));
+    let unsaid = (&None, &None);
     let sides = [
         (&layer.spec.terraform, &layer.spec.opentofu),
-        (&repository.spec.terraform, &repository.spec.opentofu),
+        repository.map_or(unsaid, |repository| (&repository.spec.terraform, &repository.spec.opentofu)),
     ];
     let tool = sides.iter().find_map(|(terraform, opentofu)| match (enabled(terraform), enabled(opentofu)) {
         (true, _) => Some(Tool::Terraform),

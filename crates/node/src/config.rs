@@ -67,6 +67,11 @@ pub fn pods_directory(state: &Path, isolation: &Isolation) -> PathBuf {
     }
 }
 
+/// A place that all pods of a node may read and write, on a node where somebody made it. Otherwise pods share nothing.
+pub fn commons_directory(pods: &Path) -> PathBuf {
+    pods.join("commons")
+}
+
 /// The directory to put first on the path of the local image: where `program` is, if the pods can execute it there,
 /// else a copy among the pods' files.
 pub fn program_directory(program: &Path, pods: &Path, isolation: &Isolation) -> io::Result<PathBuf> {

@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::attempt::{Description, PlanOutcome, PlanSource, Reason};
+use api::difference::Differences;
 use api::run::{Action, PlanSummary};
 use api::text::Sha256;
 use datastore::client::{self, LockChange};
 use datastore::{Artefact, Attempt, Client, StateId};
 use tofu::choice::{Code, read_code, wanted};
 use tofu::diagnostics::Meaning;
+use tofu::difference::differences;
 use tofu::plan_file::{StateFacts, base_state};
 use tofu::process::{Stream, Surroundings, Wish};
 use tofu::{Planned, Report, Tool};
@@ -201,7 +203,7 @@ impl Work<'_> {
         };
         let (planned, report) = ready
             .tool
-            .plan(&file, &ready.dir, &ready.surroundings, &mut lines)
+            .plan(self.description.mode, &file, &ready.dir, &ready.surroundings, &mut lines)
             .await
             .map_err(process_failed)?;
         match planned {
@@ -214,16 +216,18 @@ impl Work<'_> {
             .show_json(&file, &ready.dir, &ready.surroundings, &mut self.to_log())
             .await
             .map_err(process_failed)?;
-        let (summary, json) = match shown {
+        let (summary, differences, json) = match shown {
             Some(document) => {
                 // Its own marks first; then the values we know to be secret, whether or not the code marks them.
                 let mut shown =
                     tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
                 self.log.mask().json(&mut shown.redacted);
-                (shown.plan.summary, Some(shown.redacted.to_string()))
+                let mask = self.log.mask();
+                let found = differences(&shown.plan, self.description.mode, &|text| mask.line(text));
+                (shown.plan.summary, found, Some(shown.redacted.to_string()))
             }
             // A tool too old to show a plan in JSON still says how much would change.
-            None => (tofu::plan::summary_from_text(&text).unwrap_or_default(), None),
+            None => (tofu::plan::summary_from_text(&text).unwrap_or_default(), Differences::default(), None),
         };
         let store = |error| store_failed(&error);
         let sha256 =
@@ -234,9 +238,15 @@ impl Work<'_> {
         self.client.artefact_put(self.attempt, Artefact::PlanText, text.into()).await.map_err(store)?;
         Ok(Ending {
             reason: Reason::Succeeded,
-            message: describe(&summary),
+            message: describe(&summary, &differences),
             exit_code: report.ended.code.unwrap_or(0),
-            plan: Some(PlanOutcome { sha256, summary, lineage: base.lineage, serial: base.serial }),
+            plan: Some(PlanOutcome {
+                sha256,
+                summary,
+                differences,
+                lineage: base.lineage,
+                serial: base.serial,
+            }),
         })
     }
 
@@ -460,9 +470,14 @@ fn complaint(report: &Report) -> String {
     report.complaints.first().map_or_else(|| how(&report.ended), tofu::diagnostics::Diagnostic::message)
 }
 
-fn describe(summary: &PlanSummary) -> String {
+fn describe(summary: &PlanSummary, differences: &Differences) -> String {
     if !summary.has_changes() {
-        return "No changes.".to_owned();
+        // A plan that only refreshes counts nothing as a change.
+        return if differences.is_empty() {
+            "No changes.".to_owned()
+        } else {
+            format!("Drift: {}.", differences.words())
+        };
     }
     let outputs = match summary.outputs {
         0 => String::new(),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::attempt::{Description, Outcome, PlanSource, Reason};
-use api::run::{Action, PlanSummary};
+use api::run::{Action, Mode, PlanSummary};
 use api::text::{CommitId, GitUrl, Sha256};
 use bytes::Bytes;
 use datastore::client::{Client, LockChange, TokenSource};
@@ -147,6 +147,7 @@ impl World {
             attempt: 1,
             fence,
             action,
+            mode: Mode::Normal,
             revision: self.revision.clone(),
             bundle: self.bundle.clone(),
             path: "envs/prod".parse().unwrap(),
@@ -291,6 +292,26 @@ async fn a_commit_becomes_a_plan_an_apply_and_a_state() {
     world.commit(&[("modules/m/main.tf", &MODULE.replace("one", "two"))]).await;
     let change = world.plan("plan-3").await;
     assert_eq!(change.message, "Plan: 0 to add, 1 to change, 0 to destroy.");
+    let differences = change.plan.unwrap().differences;
+    assert_eq!(differences.words(), "module.m.terraform_data.x differs in input");
+    let input = &differences.resources[0].attributes[0];
+    assert_eq!((input.expected.as_str(), input.found.as_str()), ("\"two\"", "\"one\""));
+
+    // Nothing moved in the world, so a plan that only refreshes has nothing to say.
+    let refresh = Description { mode: Mode::RefreshOnly, ..world.description("refresh", Action::Plan, 0) };
+    let refresh = world.run(refresh).await;
+    assert_eq!(refresh.message, "No changes.");
+    assert!(refresh.plan.unwrap().differences.is_empty());
+
+    // What was made can be destroyed, by a plan like any other.
+    let destroy = Description { mode: Mode::Destroy, ..world.description("destroy", Action::Plan, 0) };
+    let destroy = world.run(destroy).await;
+    assert_eq!(destroy.plan.as_ref().unwrap().summary.destroy, 1, "{}", destroy.message);
+    let apply =
+        Description { mode: Mode::Destroy, ..world.apply_of("destroyed", 2, "destroy", planned(&destroy)) };
+    let apply = world.run(apply).await;
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    assert_eq!(world.state().await.unwrap()["resources"], serde_json::json!([]));
 }
 
 #[tokio::test]

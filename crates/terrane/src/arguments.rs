@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::{
+    apply, describe, diff, drift, events, history, logs, outputs, plan, state, suspend, version, wait,
+};
+
 #[derive(Parser, Debug)]
 #[command(
     name = "terrane",
@@ -55,20 +59,46 @@ pub(crate) enum Command {
     Node(Node),
     /// Show layers, runs, repositories or approvals
     Get(Get),
-    /// Plan a layer now
+    /// Tell everything about one layer, run or repository
+    Describe(describe::Options),
+    /// Ask for a plan of a layer, without waiting for it
     #[command(visible_alias = "reconcile")]
     Sync(Sync),
+    /// Plan a layer now, wait for it and show it; exits 0 without changes, 2 with changes, 1 on error
+    Plan(plan::Options),
+    /// Show the newest plan of a layer; exits 0 without changes, 2 with changes, 1 on error
+    Diff(diff::Options),
+    /// Approve the newest plan of a layer and follow its apply
+    Apply(apply::Options),
     /// Allow the newest plan of a layer to be applied, by the digest of its bytes
     Approve(Approve),
     /// Forbid the newest plan of a layer to be applied
     Reject(Approve),
     /// Stop a run: one that waits never starts, one that runs is asked to stop and may save its state
     Cancel(Cancel),
+    /// Print the log of a run, or of the latest run of a layer
+    Logs(logs::Options),
+    /// List what happened to a layer and its runs
+    Events(events::Options),
+    /// List the runs of a layer and who decided about them
+    History(history::Options),
+    /// Wait until a condition holds
+    Wait(wait::Options),
+    /// Start nothing more for layers; what runs goes on
+    Suspend(suspend::Options),
+    /// Let suspended layers go on
+    Resume(suspend::Options),
+    /// Show where the infrastructure was found to differ from the state; exits 0 without drift, 2 with drift, 1 on error
+    Drift(drift::Options),
+    /// Show the outputs of a layer
+    Outputs(outputs::Options),
+    /// Look at the state of a layer, and repair it
+    State(state::Options),
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
     /// Say which version this is
-    Version,
+    Version(version::Options),
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
     #[command(hide = true)]
@@ -234,6 +264,27 @@ pub(crate) struct Target {
     /// The namespace; without one, that of the kubeconfig's context
     #[arg(short, long)]
     pub namespace: Option<String>,
+    /// The kubeconfig file; without one, as kubectl finds it
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; without one, the current
+    #[arg(long)]
+    pub context: Option<String>,
+}
+
+/// For verbs that change or show one object.
+#[derive(Args, Debug)]
+pub(crate) struct Shape {
+    /// Print the object instead of a sentence
+    #[arg(short, long, value_enum)]
+    pub output: Option<Format>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Json,
+    Yaml,
+    Name,
 }
 
 #[derive(Args, Debug)]
@@ -250,6 +301,9 @@ pub(crate) struct Get {
     /// Only objects with these labels
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
+    /// Go on with a line for every change
+    #[arg(short, long)]
+    pub watch: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -282,6 +336,8 @@ pub(crate) struct Sync {
     pub layer: String,
     #[command(flatten)]
     pub target: Target,
+    #[command(flatten)]
+    pub shape: Shape,
 }
 
 #[derive(Args, Debug)]
@@ -296,6 +352,8 @@ pub(crate) struct Approve {
     pub reason: Option<String>,
     #[command(flatten)]
     pub target: Target,
+    #[command(flatten)]
+    pub shape: Shape,
 }
 
 #[derive(Args, Debug)]
@@ -319,6 +377,36 @@ pub(crate) struct Runner {
 pub(crate) struct Shim {
     /// The directory of one start of one container
     pub directory: PathBuf,
+}
+
+/// What the program was called, which says who calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Invocation {
+    Terrane,
+    /// As `kubectl-terrane`, which is how kubectl starts `kubectl terrane`: help speaks of itself so.
+    KubectlPlugin,
+    /// By kubectl, for words to offer.
+    KubectlCompletion,
+}
+
+pub(crate) fn invocation(program: Option<&std::ffi::OsStr>) -> Invocation {
+    let name = program.map(std::path::Path::new).and_then(|path| path.file_name());
+    match name.and_then(|name| name.to_str()) {
+        Some("kubectl-terrane") => Invocation::KubectlPlugin,
+        Some(crate::commands::completion::PROGRAM) => Invocation::KubectlCompletion,
+        _ => Invocation::Terrane,
+    }
+}
+
+/// Reads what was typed; answers `--help` and mistakes itself, and ends the program then.
+pub(crate) fn parse(invocation: Invocation) -> Arguments {
+    use clap::{CommandFactory as _, FromArgMatches as _};
+    let name = match invocation {
+        Invocation::KubectlPlugin => "kubectl terrane",
+        Invocation::Terrane | Invocation::KubectlCompletion => "terrane",
+    };
+    let matches = Arguments::command().bin_name(name).get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 #[cfg(test)]

@@ -12,12 +12,19 @@ mod up;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Invocation};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let invocation = arguments::invocation(std::env::args_os().next().as_deref());
+    if invocation == Invocation::KubectlCompletion {
+        let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        return match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(commands::completion::answer_kubectl(words)),
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
+    let arguments = arguments::parse(invocation);
     // The shim is started once for every container: it needs neither logging nor an async runtime of ours.
     if let Command::Shim(shim) = arguments.command {
         return node::shim::main([shim.directory.into_os_string()]);
@@ -72,7 +79,24 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Reject(options) => {
             commands::approve::run(options, api::approval::Decision::Reject).await.map(done)
         }
-        Command::Version => commands::version::run().map(done),
+        Command::Describe(options) => commands::describe::run(options).await.map(done),
+        Command::Plan(options) => commands::plan::run(options).await,
+        Command::Diff(options) => commands::diff::run(options).await,
+        Command::Apply(options) => commands::apply::run(options).await,
+        Command::Logs(options) => commands::logs::run(options).await.map(done),
+        Command::Events(options) => commands::events::run(options).await.map(done),
+        Command::History(options) => commands::history::run(options).await.map(done),
+        Command::Wait(options) => commands::wait::run(options).await.map(done),
+        Command::Suspend(options) => {
+            commands::suspend::run(options, commands::suspend::Wish::Suspend).await.map(done)
+        }
+        Command::Resume(options) => {
+            commands::suspend::run(options, commands::suspend::Wish::Resume).await.map(done)
+        }
+        Command::Drift(options) => commands::drift::run(options).await,
+        Command::Outputs(options) => commands::outputs::run(options).await.map(done),
+        Command::State(options) => commands::state::run(options).await.map(done),
+        Command::Version(options) => commands::version::run(&options).map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),
     }

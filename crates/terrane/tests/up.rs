@@ -7,9 +7,14 @@ use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
 
+use api::layer::LayerState;
 use api::run::Action;
-use harness::{BINARY, Gate, Terrane, declare_layer, git, is, layer_until, runs, why};
+use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use harness::{BINARY, Gate, Terrane, declare_layer, git, is, layer_until, runs, until, why};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
 use rustix::process::Signal;
+use serde_json::json;
 
 #[tokio::test]
 async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
@@ -47,6 +52,8 @@ async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
         "the commit does not touch network"
     );
 
+    drift_is_told_and_put_right(&terrane, &client).await;
+
     let table = terrane.command(&["get", "layers"]);
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.lines().any(|line| line.starts_with("app ") && line.contains("in sync")), "{table}");
@@ -55,8 +62,82 @@ async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
     let error = String::from_utf8(missing.stderr).unwrap();
     assert_eq!(error.trim(), "error: layer default/databse not found; did you mean database?");
 
+    old_runs_go_with_what_they_left(&terrane, &client).await;
+    a_deleted_layer_takes_its_infrastructure_along(&terrane, &client).await;
+
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+/// The layer `motd` keeps a file. First it only reports what somebody did to it, then it may put it right.
+async fn drift_is_told_and_put_right(terrane: &Terrane, client: &Client) {
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    layer_until(client, "motd", "applied", is("Ready")).await;
+    let file = terrane.data().join("demo-world/motd");
+    let kept = fs::read_to_string(&file).unwrap();
+    let on_drift = |wish: &str| Patch::Merge(json!({ "spec": { "drift": { "onDrift": wish } } }));
+    layers.patch("motd", &PatchParams::default(), &on_drift("report")).await.unwrap();
+    fs::write(&file, "changed by hand\n").unwrap();
+    let drifted = layer_until(client, "motd", "drift is reported", |layer| {
+        is("Drifted")(layer) && why(layer).contains("terrane approve motd")
+    })
+    .await;
+    assert!(why(&drifted).starts_with("drifted, terraform_data.motd differs in"), "{}", why(&drifted));
+    let status = drifted.status.unwrap();
+    assert_eq!(status.state, Some(LayerState::ApplyNeeded));
+    let found = status.drift.unwrap();
+    let [resource] = found.resources.as_slice() else { panic!("{found:?}") };
+    let attribute = resource.attributes.iter().find(|a| a.name == "triggers_replace").unwrap();
+    assert_eq!(
+        (attribute.expected.as_str(), attribute.found.as_str()),
+        ("{\"times_made\":2}", "{\"times_made\":1}")
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), "changed by hand\n", "it was only reported");
+
+    layers.patch("motd", &PatchParams::default(), &on_drift("revert")).await.unwrap();
+    layer_until(client, "motd", "drift is reverted", |layer| is("Ready")(layer) && !is("Drifted")(layer))
+        .await;
+    assert_eq!(fs::read_to_string(&file).unwrap(), kept);
+}
+
+/// `motd` keeps three runs and is looked at all the time.
+async fn old_runs_go_with_what_they_left(terrane: &Terrane, client: &Client) {
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), "default");
+    let of_motd = ListParams::default().fields("spec.layer.name=motd");
+    let newest = runs.list(&of_motd).await.unwrap().items.into_iter();
+    // The newest that nothing rests on in the end: a plan, because the last apply is kept.
+    let plan = newest
+        .filter(|run| run.spec.action == Action::Plan)
+        .max_by_key(|run| run.metadata.creation_timestamp.as_ref().map(|t| t.0))
+        .unwrap();
+    let left = terrane.data().join("artefacts/runs").join(plan.metadata.uid.as_deref().unwrap());
+    until("the run and what it left are gone", || async {
+        let found = runs.get_opt(plan.metadata.name.as_deref().unwrap()).await.ok()?;
+        (found.is_none() && !left.exists()).then_some(())
+    })
+    .await;
+    let kept = runs.list(&of_motd).await.unwrap().items;
+    assert!(kept.iter().any(|run| run.spec.action == Action::Apply), "the last apply is kept");
+}
+
+/// `motd` has `deletionPolicy: Destroy`. Its repository is deleted first, as `kubectl delete -f` may do.
+async fn a_deleted_layer_takes_its_infrastructure_along(terrane: &Terrane, client: &Client) {
+    let file = terrane.data().join("demo-world/motd");
+    assert!(file.exists());
+    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
+    repositories.delete("demo", &DeleteParams::default()).await.unwrap();
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    for name in ["motd", "network"] {
+        layers.delete(name, &DeleteParams::default()).await.unwrap();
+        until(&format!("{name} is let go"), || async {
+            layers.get_opt(name).await.ok()?.is_none().then_some(())
+        })
+        .await;
+    }
+    assert!(!file.exists(), "what the layer made is destroyed with it");
+    let runs = Api::<TerraformRun>::namespaced(client.clone(), "default");
+    let left = runs.list(&ListParams::default().fields("spec.layer.name=motd")).await.unwrap();
+    assert!(left.items.is_empty(), "{:?}", left.items);
 }
 
 /// How many attempts each apply took.

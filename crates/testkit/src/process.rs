@@ -10,8 +10,10 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal};
 
 /// `$1` is the log, the rest is the command. The guard ends by itself when the child does, so that
 /// it cannot hit another process that was given the same number.
@@ -105,6 +107,20 @@ impl Guarded {
     /// How the program ended, if it has.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         self.shell.child.try_wait().with_context(|| format!("asking whether {} runs", self.name))
+    }
+
+    /// Asks the program to end in order, with SIGTERM, and waits for it.
+    pub async fn stop(mut self, patience: Duration) -> Result<()> {
+        let pid =
+            i32::try_from(self.pid).ok().and_then(Pid::from_raw).context("the process id is not one")?;
+        rustix::process::kill_process(pid, Signal::TERM)
+            .with_context(|| format!("stopping {}", self.name))?;
+        let limit = Instant::now() + patience;
+        while self.exited()?.is_none() {
+            ensure!(Instant::now() < limit, "{} did not stop within {} s", self.name, patience.as_secs());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
     }
 
     /// Fails with the end of the program's log if it is no longer running.

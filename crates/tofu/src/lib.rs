@@ -3,6 +3,7 @@
 
 pub mod choice;
 pub mod diagnostics;
+pub mod difference;
 pub mod plan;
 pub mod plan_file;
 pub mod process;

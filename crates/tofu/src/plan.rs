@@ -75,6 +75,7 @@ pub fn read(document: &[u8]) -> Result<Shown, Error> {
     if let Some(Value::Object(variables)) = document.get_mut("variables") {
         variables.values_mut().for_each(|value| *value = Value::Object(Map::new()));
     }
+    let plan = summarise(&document);
     for list in ["resource_changes", "resource_drift"] {
         if let Some(Value::Array(changes)) = document.get_mut(list) {
             changes.iter_mut().filter_map(|entry| entry.get_mut("change")).for_each(redact_change);
@@ -83,7 +84,6 @@ pub fn read(document: &[u8]) -> Result<Shown, Error> {
     if let Some(Value::Object(outputs)) = document.get_mut("output_changes") {
         outputs.values_mut().for_each(redact_change);
     }
-    let plan = summarise(&document);
     Ok(Shown { plan, redacted: Value::Object(document) })
 }
 
@@ -175,29 +175,42 @@ fn actions(change: Option<&Value>) -> Vec<String> {
     list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The top-level attributes that differ.
+/// The top-level attributes that differ. They are compared as they are and given out masked: a secret that stays the same is no
+/// change.
 fn attributes(change: Option<&Value>) -> Vec<AttributeChange> {
+    let Some(change) = change else { return Vec::new() };
+    let mut masked = change.clone();
+    redact_change(&mut masked);
     let empty = Map::new();
-    let side = |name: &str| change.and_then(|change| change.get(name)).and_then(Value::as_object);
-    let (before, after) = (side("before").unwrap_or(&empty), side("after").unwrap_or(&empty));
-    let unknown = side("after_unknown").unwrap_or(&empty);
+    let side = |name: &str| change.get(name).and_then(Value::as_object).unwrap_or(&empty);
+    let (before, after, unknown) = (side("before"), side("after"), side("after_unknown"));
     let mut names: Vec<&String> = before.keys().chain(after.keys()).chain(unknown.keys()).collect();
     names.sort();
     names.dedup();
     names
         .into_iter()
         .filter_map(|name| {
-            let value = |side: &Map<String, Value>| side.get(name).cloned().unwrap_or(Value::Null);
             let known_after_apply = unknown.get(name).is_some_and(|mark| mark == &Value::Bool(true));
-            let (before, after) = (value(before), value(after));
-            (known_after_apply || before != after || before == MASK).then_some(AttributeChange {
+            let raw = |side: &Map<String, Value>| side.get(name).cloned().unwrap_or(Value::Null);
+            (known_after_apply || raw(before) != raw(after)).then(|| AttributeChange {
                 name: name.clone(),
-                before,
-                after,
+                before: masked_attribute(masked.get("before"), name),
+                after: masked_attribute(masked.get("after"), name),
                 known_after_apply,
             })
         })
         .collect()
+}
+
+/// One attribute of a masked side, which is a single mask when all of it is sensitive.
+fn masked_attribute(side: Option<&Value>, name: &str) -> Value {
+    match side {
+        None | Some(Value::Null) => Value::Null,
+        Some(Value::Object(fields)) => fields.get(name).cloned().unwrap_or(Value::Null),
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+            Value::String(MASK.to_owned())
+        }
+    }
 }
 
 /// For tools that cannot show a plan in JSON: the line they end with.
@@ -234,11 +247,11 @@ mod tests {
             "resource_changes": [
                 {"address": "a.b", "change": {
                     "actions": ["update"],
-                    "before": {"name": "old", "secret": "CANARY-1", "list": [{"k": "CANARY-2", "n": 1}], "same": 1},
-                    "after": {"name": "new", "secret": "CANARY-3", "list": [{"k": "CANARY-4", "n": 2}], "same": 1},
+                    "before": {"name": "old", "secret": "CANARY-1", "kept": "CANARY-7", "list": [{"k": "CANARY-2", "n": 1}], "same": 1},
+                    "after": {"name": "new", "secret": "CANARY-3", "kept": "CANARY-7", "list": [{"k": "CANARY-4", "n": 2}], "same": 1},
                     "after_unknown": {"id": true},
-                    "before_sensitive": {"secret": true, "list": [{"k": true}]},
-                    "after_sensitive": {"secret": true, "list": [{"k": true}]}}},
+                    "before_sensitive": {"secret": true, "kept": true, "list": [{"k": true}]},
+                    "after_sensitive": {"secret": true, "kept": true, "list": [{"k": true}]}}},
                 {"address": "a.c", "change": {"actions": ["delete", "create"], "before": {"x": "CANARY-5"}, "after": null,
                     "before_sensitive": true, "after_sensitive": false}},
                 {"address": "a.d", "change": {"actions": ["no-op"]}},

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use api::run::Mode;
 use api::tool::Tool as ToolKind;
 use semver::Version;
 use serde::Deserialize;
@@ -139,6 +140,7 @@ impl Tool {
     /// Plans into a file, without the state's lock: a killed plan leaves none behind, and staleness is checked later.
     pub async fn plan(
         &self,
+        mode: Mode,
         file: &Path,
         dir: &Path,
         surroundings: &Surroundings,
@@ -147,7 +149,15 @@ impl Tool {
         let mut out = OsString::from("-out=");
         out.push(file);
         let fixed = ["plan", "-input=false", "-no-color", "-lock=false", "-detailed-exitcode"];
-        let report = self.command(fixed, [out.as_os_str()], dir, surroundings, lines).await?;
+        let report = match mode {
+            Mode::Normal => self.command(fixed, [out.as_os_str()], dir, surroundings, lines).await?,
+            Mode::Destroy => {
+                self.command(fixed, [OsStr::new("-destroy"), &out], dir, surroundings, lines).await?
+            }
+            Mode::RefreshOnly => {
+                self.command(fixed, [OsStr::new("-refresh-only"), &out], dir, surroundings, lines).await?
+            }
+        };
         let planned = match report.ended.code {
             Some(0) => Planned::NoChanges,
             Some(2) => Planned::Changes,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::scope::{DEFINITIONS, MERGE, causes, names, text};
 use crate::{Call, Scope};
 
-cases!("definitions": established, name_must_match, no_schema, not_structural, no_storage_version, bad_rule, validation_messages, more_validation_messages, defaults, pruning, preserved, strict_unknown, rules, transition_rule, ratcheting, status_apart, generation,
-    columns, versions, deletion_removes_objects, wrong_kind, discovery_follows, field_selector, not_served_version, terrane_layer_rule, terrane_approval_never_changes, terrane_run, terrane_layer_messages, terrane_columns, terrane_enum);
+cases!("definitions": established, name_must_match, no_schema, not_structural, no_storage_version, bad_rule, dear_rule, dear_rules, bounded_rule, validation_messages, more_validation_messages, defaults, pruning, preserved, strict_unknown, rules, transition_rule, ratcheting, status_apart, generation,
+    columns, versions, deletion_removes_objects, wrong_kind, discovery_follows, field_selector, embedded_resource, no_unknown_formats, not_served_version, terrane_layer_rule, terrane_approval_never_changes, terrane_run, terrane_layer_messages, terrane_columns, terrane_enum);
 
 struct Things {
     path: String,
@@ -75,6 +75,10 @@ async fn established(s: Scope) -> Result<()> {
         json!({"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"})
     );
     same!(found["spec"]["conversion"], json!({"strategy": "None"}));
+    let managers = found["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let of_status =
+        managers.iter().find(|entry| entry["subresource"] == "status").cloned().unwrap_or_default();
+    same!((&of_status["manager"], &of_status["operation"]), (&json!("kube-apiserver"), &json!("Update")));
     things.done(&s).await
 }
 
@@ -146,6 +150,58 @@ async fn bad_rule(s: Scope) -> Result<()> {
             && message.contains("compilation failed: ERROR: <input>:1:5: undefined field 'b'"),
         "{message}"
     );
+    Ok(())
+}
+
+const BUDGET: &str = "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
+
+/// A definition whose objects have a list of texts with one rule.
+fn with_rule_on_a_list(s: &Scope, list: Value, rule: &str) -> Value {
+    let mut list = list;
+    list["type"] = json!("array");
+    list["x-kubernetes-validations"] = json!([{"rule": rule}]);
+    let spec = json!({"type": "object", "properties": {"list": list}});
+    definition(&format!("{}.example.com", s.name()), &schema(&spec), &json!({}))
+}
+
+const RULE_PLACE: &str =
+    "spec.validation.openAPIV3Schema.properties[spec].properties[list].x-kubernetes-validations[0].rule";
+
+async fn dear_rule(s: Scope) -> Result<()> {
+    let bad = with_rule_on_a_list(
+        &s,
+        json!({"items": {"type": "string", "maxLength": 100}}),
+        "self.all(x, x.matches('^a+$'))",
+    );
+    let wanted =
+        format!("{RULE_PLACE}: Forbidden: estimated rule cost exceeds budget by factor of 4.7x {BUDGET}");
+    refuse(&s, &bad, &wanted).await
+}
+
+async fn dear_rules(s: Scope) -> Result<()> {
+    let bad =
+        with_rule_on_a_list(&s, json!({"items": {"type": "string"}}), "self.all(x, self.exists(y, y == x))");
+    let more = "more than 100x";
+    let wanted = format!(
+        "[{RULE_PLACE}: Forbidden: estimated rule cost exceeds budget by factor of {more} {BUDGET}, {RULE_PLACE}: Forbidden: contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema, spec.validation.openAPIV3Schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of {more} {BUDGET}]"
+    );
+    refuse(&s, &bad, &wanted).await
+}
+
+async fn bounded_rule(s: Scope) -> Result<()> {
+    let good = with_rule_on_a_list(
+        &s,
+        json!({"maxItems": 50, "items": {"type": "string", "maxLength": 100}}),
+        "self.all(x, self.exists_one(y, y == x) && x.matches('^a+$') && size(x) < 90)",
+    );
+    s.post(&format!("{DEFINITIONS}?dryRun=All"), &good).await?.code(201)?;
+    // One that is cheap enough although nothing is bounded.
+    let good = with_rule_on_a_list(
+        &s,
+        json!({"items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}, "x-kubernetes-validations": [{"rule": "self.name.startsWith('a')"}]}}),
+        "self.all(x, has(x.name) && x.name != '')",
+    );
+    s.post(&format!("{DEFINITIONS}?dryRun=All"), &good).await?.code(201)?;
     Ok(())
 }
 
@@ -484,6 +540,40 @@ async fn field_selector(s: Scope) -> Result<()> {
         "field label not supported: spec.b",
     )?;
     things.done(&s).await
+}
+
+async fn embedded_resource(s: Scope) -> Result<()> {
+    let spec = json!({"type": "object", "properties": {"template": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}});
+    let things = things(&s, &spec, &json!({})).await?;
+    let template =
+        |name: Value| json!({"template": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}});
+    let answer = s.post(&things.path, &things.thing("a", template(json!(5)))).await?;
+    let status = answer.json()?;
+    same!((answer.code, text(&status, "/reason")), (400, "BadRequest".to_owned()));
+    let message = text(&status, "/message");
+    holds!(
+        message.starts_with(
+            "Thing in version \"v1\" cannot be handled as a Thing: spec.template.metadata: Invalid value: "
+        ) && message
+            .ends_with("json: cannot unmarshal number into Go struct field ObjectMeta.name of type string"),
+        "{message}"
+    );
+    s.post(&things.path, &things.thing("a", template(json!("b")))).await?.code(201)?;
+    things.done(&s).await
+}
+
+async fn no_unknown_formats(s: Scope) -> Result<()> {
+    let name = "terraformruns.terrane.dev";
+    let found = s.get(&format!("{DEFINITIONS}/{name}")).await?.code(200)?;
+    let again = s
+        .patch(
+            &format!("{DEFINITIONS}/{name}?dryRun=All"),
+            MERGE,
+            &json!({"spec": {"versions": found["spec"]["versions"]}}),
+        )
+        .await?;
+    same!((again.code, again.warnings()), (200, Vec::<&str>::new()));
+    Ok(())
 }
 
 async fn not_served_version(s: Scope) -> Result<()> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{Call, Scope};
 
 cases!("discovery": legacy_core_versions, legacy_groups, group_document, core_resources, batch_resources, unknown_group, unknown_version,
-    aggregated_core, aggregated_groups, openapi_index, openapi_core, version, health, unknown_path, terrane_group);
+    aggregated_core, aggregated_groups, openapi_index, openapi_core, openapi_v2, openapi_v2_protobuf, version, health, unknown_path, terrane_group);
 
 const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -168,6 +168,30 @@ async fn openapi_core(s: Scope) -> Result<()> {
     let pod = &found["components"]["schemas"]["io.k8s.api.core.v1.Pod"];
     same!(pod["x-kubernetes-group-version-kind"], json!([{"group": "", "kind": "Pod", "version": "v1"}]));
     holds!(found["paths"]["/api/v1/namespaces/{namespace}/pods"].is_object(), "no path for pods");
+    Ok(())
+}
+
+async fn openapi_v2(s: Scope) -> Result<()> {
+    let found = s.until("/openapi/v2", |answer| answer.text().contains("TerraformLayer")).await?.code(200)?;
+    same!(found["swagger"], "2.0");
+    let pod = &found["definitions"]["io.k8s.api.core.v1.Pod"];
+    same!(pod["x-kubernetes-group-version-kind"], json!([{"group": "", "kind": "Pod", "version": "v1"}]));
+    same!(pod["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
+    let layer = &found["definitions"]["dev.terrane.v1alpha1.TerraformLayer"];
+    same!(layer["properties"]["spec"]["properties"]["branch"]["type"], "string");
+    let patch = &found["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
+    same!(patch["x-kubernetes-group-version-kind"], json!({"group": "", "kind": "Pod", "version": "v1"}));
+    Ok(())
+}
+
+async fn openapi_v2_protobuf(s: Scope) -> Result<()> {
+    let asked = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let answer = s.call(Call::new(Method::GET, "/openapi/v2").accept(asked)).await?;
+    same!(
+        (answer.code, answer.header("content-type")),
+        (200, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+    );
+    holds!(answer.body.starts_with(b"\x0a\x032.0"), "no document");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Scope;
 use crate::scope::{pod, text};
 
-cases!("identity": anonymous, bad_token, token_of_an_account, token_with_audience, token_bound_to_a_pod, token_dies_with_its_pod, token_too_short, token_review_of_nonsense, forbidden_message, cluster_forbidden_message, role_allows, cluster_role_in_a_namespace, resource_names, subresource_is_apart, impersonation, impersonation_refused,
+cases!("identity": anonymous, bad_token, token_of_an_account, token_with_audience, token_bound_to_a_pod, token_dies_with_its_pod, token_too_short, token_review_of_nonsense, forbidden_message, cluster_forbidden_message, role_allows, cluster_role_in_a_namespace, resource_names, subresource_is_apart, impersonation, impersonation_refused, impersonation_constrained,
     subject_access_review, self_subject_access_review, review_needs_attributes, escalation_refused, bad_role, role_ref_is_fixed, account_token_missing, self_subject_review, group_of_accounts, non_resource_rules);
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -261,6 +261,30 @@ async fn impersonation_refused(s: Scope) -> Result<()> {
     let user = format!("system:serviceaccount:{}:weak", s.name());
     weak.with_header("impersonate-user", "jane")?.get("/api/v1/namespaces").await?
         .refused(403, "Forbidden", &format!("namespaces is forbidden: User \"{user}\" cannot impersonate-on:user-info:list resource \"namespaces\" in API group \"\" at the cluster scope"))?;
+    Ok(())
+}
+
+async fn impersonation_constrained(s: Scope) -> Result<()> {
+    let ns = s.namespace().await?;
+    let agent = account(&s, "agent").await?;
+    let name = s.name().to_owned();
+    s.post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": name}, "rules": [
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "resourceNames": ["jane"], "verbs": ["impersonate:user-info"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["impersonate-on:user-info:list"]},
+    ]})).await?.code(201)?;
+    s.post(&format!("{RBAC}/clusterrolebindings"), &json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}, "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": name}]})).await?.code(201)?;
+    let jane = agent.with_header("impersonate-user", "jane")?;
+    let maps = format!("{ns}/configmaps");
+    // The right reaches the server's cache a moment later; then it is jane who lacks one.
+    let wanted = format!(
+        "configmaps is forbidden: User \"jane\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"{name}\""
+    );
+    jane.until(&maps, |answer| answer.json().is_ok_and(|status| text(&status, "/message") == wanted)).await?;
+    let user = format!("system:serviceaccount:{name}:agent");
+    jane.get(&format!("{maps}/x")).await?.refused(403, "Forbidden", &format!("configmaps \"x\" is forbidden: User \"{user}\" cannot impersonate-on:user-info:get resource \"configmaps\" in API group \"\" in the namespace \"{name}\""))?;
+    agent.with_header("impersonate-user", "joe")?.get(&maps).await?.refused(403, "Forbidden", &format!("users.authentication.k8s.io \"joe\" is forbidden: User \"{user}\" cannot impersonate:user-info resource \"users\" in API group \"authentication.k8s.io\" at the cluster scope"))?;
+    s.delete(&format!("{RBAC}/clusterrolebindings/{name}")).await?.ok()?;
+    s.delete(&format!("{RBAC}/clusterroles/{name}")).await?.ok()?;
     Ok(())
 }
 

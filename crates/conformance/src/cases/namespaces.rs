@@ -41,6 +41,7 @@ async fn default_service_account(s: Scope) -> Result<()> {
     .await?;
     let roots = s.until(&format!("{ns}/configmaps/kube-root-ca.crt"), |a| a.code == 200).await?.json()?;
     holds!(text(&roots, "/data/ca.crt").contains("BEGIN CERTIFICATE"), "{roots}");
+    same!(roots["metadata"]["managedFields"][0]["manager"], "kube-controller-manager");
     Ok(())
 }
 

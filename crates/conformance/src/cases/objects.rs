@@ -10,7 +10,7 @@ cases!("objects": create_fills_in_metadata, create_twice, get_missing, list_kind
     update_without_revision, update_wrong_name, update_wrong_namespace, update_keeps_uid, update_wrong_uid, delete_answers, delete_missing, no_change_no_revision,
     generation_of_a_job, bad_name, long_name, no_name, generate_name, bad_labels, bad_annotation_key, wrong_kind, wrong_version,
     create_with_revision, bad_data_key, secret_string_data, secret_immutable, config_map_immutable, secret_type_is_fixed, pod_needs_containers,
-    pod_spec_is_fixed, lease, lease_bad, event_core_seen_in_both, ingress, job_defaults, namespace_field_mismatch, post_to_an_object);
+    pod_spec_is_fixed, pod_gets_a_token, pod_without_a_token, lease, lease_bad, event_core_seen_in_both, ingress, job_defaults, namespace_field_mismatch, post_to_an_object);
 
 async fn create_fills_in_metadata(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
@@ -419,6 +419,62 @@ async fn pod_spec_is_fixed(s: Scope) -> Result<()> {
     let message = text(&answer.json()?, "/message");
     let wanted = "Pod \"a\" is invalid: spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
     holds!(message.starts_with(wanted), "{message}");
+    Ok(())
+}
+
+const TOKEN_PLACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+async fn pod_gets_a_token(s: Scope) -> Result<()> {
+    let ns = s.pod_namespace().await?;
+    let mut body = pod("a");
+    let own = json!([{"name": "own", "mountPath": TOKEN_PLACE}]);
+    body["spec"]["volumes"] = json!([{"name": "own", "emptyDir": {}}]);
+    body["spec"]["initContainers"] = json!([{"name": "first", "image": "i"}]);
+    body["spec"]["containers"] =
+        json!([{"name": "main", "image": "i"}, {"name": "own", "image": "i", "volumeMounts": own}]);
+    let made = s.post(&format!("{ns}/pods?fieldManager=maker"), &body).await?.code(201)?;
+    let mut volume = made["spec"]["volumes"][1].clone();
+    let name = text(&volume, "/name");
+    holds!(name.len() == 21 && name.starts_with("kube-api-access-"), "{name}");
+    volume["name"] = json!("x");
+    same!(
+        volume,
+        json!({"name": "x", "projected": {"defaultMode": 420, "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+        ]}})
+    );
+    let mount = json!([{"name": name, "readOnly": true, "mountPath": TOKEN_PLACE}]);
+    same!(made["spec"]["initContainers"][0]["volumeMounts"], mount);
+    same!(made["spec"]["containers"][0]["volumeMounts"], mount);
+    same!(made["spec"]["containers"][1]["volumeMounts"][0]["name"], "own");
+    same!(made["spec"]["volumes"].as_array().map(Vec::len), Some(2));
+    // What the server adds is nobody's.
+    let owned = made["metadata"]["managedFields"].to_string();
+    holds!(!owned.contains("kube-api-access") && !owned.contains("serviceAccount"), "{owned}");
+    Ok(())
+}
+
+async fn pod_without_a_token(s: Scope) -> Result<()> {
+    let ns = s.pod_namespace().await?;
+    let none = |made: &serde_json::Value| made["spec"].get("volumes").is_none();
+    let mut body = pod("a");
+    body["spec"]["automountServiceAccountToken"] = json!(false);
+    let made = s.post(&format!("{ns}/pods"), &body).await?.code(201)?;
+    holds!(none(&made), "{made}");
+    let account = json!({"metadata": {"name": "quiet"}, "automountServiceAccountToken": false});
+    s.post(&format!("{ns}/serviceaccounts"), &account).await?.code(201)?;
+    let mut body = pod("b");
+    body["spec"]["serviceAccountName"] = json!("quiet");
+    let made = s.post(&format!("{ns}/pods"), &body).await?.code(201)?;
+    holds!(none(&made), "{made}");
+    // The pod's own wish counts more than its account's.
+    let mut body = pod("c");
+    body["spec"]["serviceAccountName"] = json!("quiet");
+    body["spec"]["automountServiceAccountToken"] = json!(true);
+    let made = s.post(&format!("{ns}/pods"), &body).await?.code(201)?;
+    holds!(!none(&made), "{made}");
     Ok(())
 }
 

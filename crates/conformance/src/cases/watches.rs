@@ -78,18 +78,24 @@ async fn initial_events_need_match(s: Scope) -> Result<()> {
 async fn bookmarks(s: Scope) -> Result<()> {
     let path = maps(&s).await?;
     let made = add(&s, &path, "a").await?;
-    let mut events = s
-        .watch(&format!(
-            "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion={}",
-            revision(&made)
-        ))
-        .await?;
-    let mut mark = None;
-    while let Some(event) = events.next_or_end().await? {
-        same!(text(&event, "/type"), "BOOKMARK");
-        mark = Some(event);
-    }
-    let mark = mark.unwrap_or_default();
+    let query = format!(
+        "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds=3&resourceVersion={}",
+        revision(&made)
+    );
+    // The last bookmark is due two seconds before the end; a server without a free processor can miss that, so it is asked again.
+    let limit = std::time::Instant::now() + crate::scope::LIMIT;
+    let mark = loop {
+        let mut events = s.watch(&query).await?;
+        let mut mark = None;
+        while let Some(event) = events.next_or_end().await? {
+            same!(text(&event, "/type"), "BOOKMARK");
+            mark = Some(event);
+        }
+        match mark {
+            Some(mark) => break mark,
+            None => holds!(std::time::Instant::now() < limit, "no watch ends with a bookmark"),
+        }
+    };
     same!(text(&mark, "/object/kind"), "Secret");
     holds!(revision(&mark["object"]).parse::<u64>()? >= revision(&made).parse()?, "{mark}");
     same!(text(&mark, "/object/metadata/name"), "");
@@ -224,6 +230,11 @@ async fn old_watch_path(s: Scope) -> Result<()> {
     add(&s, &path, "a").await?;
     let mut events = s.watch(&format!("/api/v1/watch/namespaces/{}/secrets", s.name())).await?;
     same!(events.next_named().await?, "ADDED a");
+    add(&s, &path, "b").await?;
+    let one = format!("/api/v1/watch/namespaces/{}/secrets/b", s.name());
+    s.until(&format!("{path}/b?resourceVersion=0"), |answer| answer.code == 200).await?;
+    same!(s.watch(&one).await?.next_named().await?, "ADDED b");
+    same!(s.post(&one, &json!({})).await?.code, 405);
     Ok(())
 }
 

@@ -1,16 +1,18 @@
-//! The layer controller's loop.
+//! The layer controller's loop: what it reads, and the decision on it. What it does about that is in `act`.
+
+mod act;
 
 use std::sync::Arc;
 
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::layer::{Decision, Effect, Observed, Source, decide};
+use engine::layer::{Observed, Source, decide};
 use engine::{Read, Wake};
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
+use crate::Context;
 use crate::error::{Error, doing};
 use crate::source::{Place, Waiting};
-use crate::{Context, status};
 
 pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
@@ -19,9 +21,6 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
         context.desk.unfollow(&namespace, &layer.name_any());
         return Ok(Wake::OnChange);
     };
-    if layer.metadata.deletion_timestamp.is_some() {
-        return Ok(Wake::OnChange);
-    }
     context.desk.follow(&layer);
     let repository = observe_repository(&layer, &namespace, &context).await?;
     let source = observe_source(&layer, repository.as_ref(), &context);
@@ -36,7 +35,7 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
         approvals: &approvals,
         settings: &context.settings,
     });
-    act(&api, &layer, decision, &context).await
+    act::act(&api, layer, decision, &context).await
 }
 
 async fn observe_repository(
@@ -85,50 +84,13 @@ async fn observe_runs(
     Ok(runs.items.into_iter().filter(|run| Some(&run.spec.layer.uid) == uid.as_ref()).collect())
 }
 
-/// Approvals name the layer; the plan they name decides whether they count.
+/// Approvals name the layer; the plan they name decides whether they count. O(approvals of the layer).
 async fn observe_approvals(
     layer: &TerraformLayer,
     namespace: &str,
     context: &Context,
 ) -> Result<Vec<TerraformApproval>, Error> {
     let api = Api::<TerraformApproval>::namespaced(context.client.clone(), namespace);
-    let all = api.list(&ListParams::default()).await.map_err(doing("list approvals"))?;
-    let name = layer.name_any();
-    Ok(all.items.into_iter().filter(|approval| approval.spec.layer.as_str() == name).collect())
-}
-
-async fn act(
-    api: &Api<TerraformLayer>,
-    layer: &TerraformLayer,
-    decision: Decision,
-    context: &Context,
-) -> Result<Wake, Error> {
-    if layer.status.as_ref() != Some(&decision.status) {
-        let mut changed = layer.clone();
-        changed.status = Some(decision.status);
-        let changed = status::replace(api, &changed, "write the layer's status").await?;
-        let conditions = |layer: &TerraformLayer| {
-            layer.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default()
-        };
-        context.events.tell(layer, &conditions(layer), &conditions(&changed));
-    }
-    for effect in decision.effects {
-        match effect {
-            Effect::CreateRun(run) => create_run(&run, context).await?,
-        }
-    }
-    Ok(decision.wake)
-}
-
-/// The name says what the run is for, so one that exists is the one we wanted.
-async fn create_run(run: &TerraformRun, context: &Context) -> Result<(), Error> {
-    let api = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
-    match api.create(&PostParams::default(), run).await {
-        Ok(_) => {
-            tracing::info!(layer = %run.spec.layer.name, run = run.name_any(), reason = run.spec.trigger.reason, "started a run");
-            Ok(())
-        }
-        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(()),
-        Err(error) => Err(doing("create a run")(error)),
-    }
+    let ours = ListParams::default().fields(&format!("spec.layer={}", layer.name_any()));
+    Ok(api.list(&ours).await.map_err(doing("list the layer's approvals"))?.items)
 }

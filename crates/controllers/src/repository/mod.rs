@@ -33,7 +33,7 @@ pub(crate) async fn reconcile(
         wanted: &wanted,
         look: look.as_ref(),
         looking,
-        jitter: jitter(&place.uid),
+        jitter: engine::schedule::share(&place.uid),
         settings: &context.settings,
     });
     for effect in decision.effects {
@@ -72,10 +72,4 @@ async fn apply_status(
     let mut changed = repository.clone();
     changed.status = Some(next);
     status::replace(api, &changed, "write the repository's status").await.map(drop)
-}
-
-/// The same for a repository at every restart, spread evenly over many: the first digits of its uid.
-fn jitter(uid: &str) -> f64 {
-    let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(4).collect();
-    f64::from(u16::from_str_radix(&digits, 16).unwrap_or_default()) / f64::from(u16::MAX)
 }

@@ -5,7 +5,7 @@ use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use datastore::{Artefact, Attempt};
 use engine::queue::Slot;
-use engine::run::{Lock, Observed};
+use engine::run::{Lock, Observed, can_still_work};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -74,17 +74,15 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         }
         Some(_) | None => None,
     };
-    let bundle = match &repository {
-        Some(repository) if under_way.is_none() => {
+    let bundle = match (&run.spec.bundle, &repository) {
+        (Some(known), _) => Read::Present(Ok(known.clone())),
+        (None, Some(repository)) if under_way.is_none() => {
             let waiting = Waiting::Run { namespace: namespace.clone(), name: run.name_any() };
             context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
         }
-        Some(_) | None => Read::Unknown,
+        (None, Some(_) | None) => Read::Unknown,
     };
-    let ended = pod
-        .as_ref()
-        .and_then(|p| p.status.as_ref()?.phase.as_deref())
-        .is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
+    let ended = pod.as_ref().is_some_and(|pod| !can_still_work(pod));
     let outcome = match under_way {
         Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,

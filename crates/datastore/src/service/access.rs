@@ -13,6 +13,8 @@ pub(crate) enum Operation {
     ArtefactRead(Attempt, Artefact),
     ArtefactWrite(Attempt, Artefact),
     LogRead,
+    /// Forget everything that a run left.
+    RunDelete,
     LogAppend(Attempt),
     StateRead(StateId),
     /// Lock, unlock, write: what needs a fence.
@@ -62,6 +64,7 @@ pub(crate) fn permit(
         Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
         Operation::BundleWrite
         | Operation::LogRead
+        | Operation::RunDelete
         | Operation::StateAdminister
         | Operation::AuditAppend
         | Operation::AuditRead => false,

@@ -13,7 +13,7 @@ use super::access::Operation;
 use super::identity::Caller;
 use super::store::{Opened, Put, Writing};
 use super::{Error, Service, announced_digest, journal::Refused};
-use crate::key::{Artefact, Attempt, Key, StateId};
+use crate::key::{Artefact, Attempt, Key, RunUid, StateId};
 
 type Shared = State<Arc<Service>>;
 
@@ -97,6 +97,19 @@ pub(super) async fn put(
         }
     };
     Ok(stored(put))
+}
+
+/// Forgets what a run left: descriptions, plans, results, logs. Repeating it changes nothing.
+pub(super) async fn run_delete(
+    State(service): Shared,
+    Path(run): Path<String>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Error> {
+    let run = RunUid::new(run)?;
+    service.authorise(&headers, &Operation::RunDelete).await?;
+    service.store.delete_under(&Key::run_prefix(&run)).await?;
+    service.forget(&run);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// A description decides what its runner may touch, so it must be about the attempt it is stored for.

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::access::Operation;
 use super::{Error, Service};
-use crate::key::{Artefact, Attempt, Key};
+use crate::key::{Artefact, Attempt, Key, RunUid};
 
 /// A log that grows past this is refused; the runner says so in the log before it comes to that.
 const LOG_LIMIT: u64 = 1024 * 1024 * 1024;
@@ -45,6 +45,11 @@ impl Logs {
             known.retain(|_, log| Arc::strong_count(log) > 1);
         }
         Arc::clone(known.entry(attempt.clone()).or_default())
+    }
+
+    pub(super) fn forget(&self, run: &RunUid) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|attempt, _| attempt.run_uid() != run.as_str());
     }
 
     pub(super) fn wake(&self, attempt: &Attempt) {

@@ -33,7 +33,7 @@ use journal::{Journal, Refused};
 use store::Store;
 
 use crate::Refusal;
-use crate::key::{Artefact, Attempt, Key};
+use crate::key::{Artefact, Attempt, Key, RunUid};
 
 /// Descriptions never change, so they may be remembered; this many are.
 const DESCRIPTIONS: usize = 2048;
@@ -53,7 +53,10 @@ impl Options {
             store: "local disk",
             source: Box::new(source),
         })?;
-        let local = object_store::local::LocalFileSystem::new_with_prefix(dir)?.with_fsync(true);
+        let local = object_store::local::LocalFileSystem::new_with_prefix(dir)?
+            .with_fsync(true)
+            // What a run left goes with its directories.
+            .with_automatic_cleanup(true);
         Ok(Arc::new(local))
     }
 }
@@ -79,6 +82,7 @@ pub fn router(options: Options) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/v1/bundles/{sha256}", get(artefacts::bundle_get).put(artefacts::bundle_put))
+        .route("/v1/runs/{run}", axum::routing::delete(artefacts::run_delete))
         .route("/v1/runs/{run}/{attempt}/log", post(log::append).get(log::read))
         .route("/v1/runs/{run}/{attempt}/{artefact}", get(artefacts::get).put(artefacts::put))
         .route("/v1/state/{id}", any(state::dispatch))
@@ -159,6 +163,12 @@ impl Service {
         }
         known.insert(attempt.clone(), Arc::clone(&description));
         Ok(Some(description))
+    }
+
+    /// What was remembered of a run that is gone.
+    fn forget(&self, run: &RunUid) {
+        self.descriptions().retain(|attempt, _| attempt.run_uid() != run.as_str());
+        self.logs.forget(run);
     }
 
     fn descriptions(&self) -> std::sync::MutexGuard<'_, HashMap<Attempt, Arc<Description>>> {

@@ -96,7 +96,11 @@ impl Service {
                         "state {id} does not exist; say for which namespace it is (?namespace=)"
                     ))
                 })?;
-                Ok(Writer { tenant, by: "controller".to_owned(), fence: None })
+                let person = headers
+                    .get(crate::header::FOR_USER)
+                    .and_then(|value| value.to_str().ok())
+                    .filter(|name| !name.is_empty());
+                Ok(Writer { tenant, by: person.unwrap_or("controller").to_owned(), fence: None })
             }
         }
     }

@@ -221,6 +221,25 @@ impl Store {
         }
     }
 
+    /// Deletes everything under a prefix, at any depth. What is gone already does not matter. O(objects found).
+    pub(crate) async fn delete_under(&self, prefix: &str) -> Result<(), Error> {
+        let storage = |source| Error::Storage { path: prefix.to_owned(), source };
+        let found: Vec<Path> = self
+            .objects
+            .list(Some(&Path::from(prefix)))
+            .map_ok(|meta| meta.location)
+            .try_collect()
+            .await
+            .map_err(storage)?;
+        for path in found {
+            match self.objects.delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(source) => return Err(storage(source)),
+            }
+        }
+        Ok(())
+    }
+
     /// The last parts and content sizes of everything directly under a prefix, in order of name. O(objects found).
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>, Error> {
         let storage = |source| Error::Storage { path: prefix.to_owned(), source };

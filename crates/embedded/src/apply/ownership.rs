@@ -126,6 +126,10 @@ impl Act<'_> {
         comparison: &Comparison,
         on_conflict: OnConflict,
     ) -> Result<(), Refused> {
+        // A new object has no owners yet.
+        if managed.0.keys().all(|id| Some(id) == own) {
+            return Ok(());
+        }
         let written = comparison.modified.union(&comparison.added);
         let others = || managed.0.iter().filter(|(id, _)| Some(*id) != own);
         let conflicts: Vec<(Id, FieldSet)> = others()

@@ -1,18 +1,20 @@
 //! What may not be written whatever the rights: the checks between authorization and the store.
 //!
-//! The HTTP layer calls [`complete`] once per create, after defaulting, and then [`admit`] once per write with what would be
-//! stored. `admit` only says yes or no.
+//! The HTTP layer calls [`admit`] once per write with what would be stored. It only says yes or no; what a new pod is given by its
+//! service account is in `accounts`.
+
+use std::borrow::Cow;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::refusal::quoted;
 use super::{Authorizer, Identity, Refusal, Resource, escalation};
-use crate::store::{Collection, Key, Snapshot};
+use crate::store::{Collection, Key, Snapshot, Stored};
 
 /// Namespaces that the cluster itself lives in.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
-const DEFAULT_ACCOUNT: &str = "default";
 pub const APPROVALS: (&str, &str) = ("terrane.dev", "terraformapprovals");
 
 /// One write, as it would happen.
@@ -49,37 +51,6 @@ pub fn admit(authorizer: &Authorizer, snapshot: &Snapshot, write: &Write<'_>) ->
     }
 }
 
-/// Gives a new pod the service account that it runs as: `default` if it names none. One that does not exist is refused, but for
-/// `default` itself, which a new namespace gets a moment later.
-///
-/// Unlike on a cluster no volume with the account's token is added: a pod that wants one projects it.
-pub fn complete(snapshot: &Snapshot, resource: Resource<'_>, object: &mut Value) -> Result<(), Refusal> {
-    if (resource.group, resource.resource, resource.subresource) != ("", "pods", "") {
-        return Ok(());
-    }
-    let pod = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
-    let named = spec.get("serviceAccountName").and_then(Value::as_str).filter(|name| !name.is_empty());
-    let name = named.unwrap_or(DEFAULT_ACCOUNT).to_owned();
-    let key = Key::new(Collection::new("", "serviceaccounts"), resource.namespace, &name);
-    let account = snapshot.get(&key);
-    if account.is_none() && name != DEFAULT_ACCOUNT {
-        let why = format!(
-            "error looking up service account {}/{name}: serviceaccount {} not found",
-            resource.namespace,
-            quoted(&name)
-        );
-        return Err(Refusal::forbidden_object("", "pods", &pod, &why));
-    }
-    spec.insert("serviceAccountName".to_owned(), name.as_str().into());
-    spec.insert("serviceAccount".to_owned(), name.into());
-    let secrets = account.and_then(|account| account.value().get("imagePullSecrets").cloned());
-    if let (Some(secrets @ Value::Array(_)), None) = (secrets, spec.get("imagePullSecrets")) {
-        spec.insert("imagePullSecrets".to_owned(), secrets);
-    }
-    Ok(())
-}
-
 fn namespace_lifecycle(snapshot: &Snapshot, write: &Write<'_>) -> Result<(), Refusal> {
     let Resource { group, resource, name, namespace, .. } = write.resource;
     match write.change {
@@ -99,8 +70,7 @@ fn namespace_lifecycle(snapshot: &Snapshot, write: &Write<'_>) -> Result<(), Ref
             }
             let key = Key::new(Collection::new("", "namespaces"), "", namespace);
             let stored = snapshot.get(&key).ok_or_else(|| Refusal::not_found("", "namespaces", namespace))?;
-            let terminating = stored.value().pointer("/status/phase") == Some(&Value::from("Terminating"));
-            if !terminating {
+            if !is_terminating(&stored) {
                 return Ok(());
             }
             let created = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(name);
@@ -115,6 +85,23 @@ fn namespace_lifecycle(snapshot: &Snapshot, write: &Write<'_>) -> Result<(), Ref
             Err(Refusal::forbidden_because(group, resource, created, &why, cause))
         }
     }
+}
+
+/// Whether a namespace is on its way out. Asked with every create, so only the one word is read.
+fn is_terminating(namespace: &Stored) -> bool {
+    #[derive(Deserialize)]
+    struct Namespace<'a> {
+        #[serde(borrow)]
+        status: Option<Status<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Status<'a> {
+        #[serde(borrow)]
+        phase: Option<Cow<'a, str>>,
+    }
+    let read = serde_json::from_slice::<Namespace<'_>>(&namespace.bytes).ok();
+    let phase = read.and_then(|namespace| namespace.status?.phase);
+    phase.as_deref() == Some("Terminating")
 }
 
 /// An approval is worth what its author is worth, so nobody signs for another: not even the administrator.

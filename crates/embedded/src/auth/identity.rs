@@ -11,6 +11,9 @@ pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
 /// Members may do everything; no rule is consulted for them.
 pub const MASTERS_GROUP: &str = "system:masters";
+pub const NODES_GROUP: &str = "system:nodes";
+/// The API group of reviews and of what can be impersonated, not a group of users.
+pub const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 pub const SERVICE_ACCOUNTS_GROUP: &str = "system:serviceaccounts";
 
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";

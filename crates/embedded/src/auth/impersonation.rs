@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::constrained::{Mode, node_name};
 use super::identity::{
-    ANONYMOUS, AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP, service_account_groups, split_service_account,
+    ANONYMOUS, AUTHENTICATED_GROUP, AUTHENTICATION_GROUP, NODES_GROUP, UNAUTHENTICATED_GROUP,
+    service_account_groups, split_service_account,
 };
 use super::refusal::quoted;
 use super::{Attributes, Authorizer, Identity, Refusal, Resource};
@@ -15,22 +17,30 @@ const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
-const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 
 /// Whom the headers ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
-    user: String,
-    uid: String,
-    groups: Vec<String>,
-    extra: BTreeMap<String, Vec<String>>,
+pub(super) struct Wanted {
+    pub(super) user: String,
+    pub(super) uid: String,
+    pub(super) groups: Vec<String>,
+    pub(super) extra: BTreeMap<String, Vec<String>>,
+}
+
+impl Wanted {
+    pub(super) fn is_only_a_name(&self) -> bool {
+        self.uid.is_empty() && self.groups.is_empty() && self.extra.is_empty()
+    }
 }
 
 /// The identity to go on with: the requester's own where nobody else is asked for. The headers are taken away, so that nothing
-/// behind this can act on them a second time.
+/// behind this can act on them a second time. `request` is what is to be done as somebody else.
+///
+/// The constrained modes are tried first, then the one right that covers everything. Who has none of them is told what the first lacked.
 pub fn resolve(
     requester: &Identity,
     headers: &mut HeaderMap,
+    request: &Attributes<'_>,
     authorizer: &Authorizer,
 ) -> Result<Identity, Refusal> {
     let Some(wanted) = wanted(headers)? else { return Ok(requester.clone()) };
@@ -40,8 +50,29 @@ pub fn resolve(
     for key in wanted_extra_names(headers) {
         headers.remove(key);
     }
-    authorize(requester, &wanted, authorizer)?;
-    Ok(identity(wanted))
+    let mut first = None;
+    for mode in Mode::ALL.into_iter().filter(|mode| mode.fits(requester, &wanted)) {
+        match mode.authorize(requester, &wanted, request, authorizer) {
+            Ok(()) => return Ok(identity(wanted, Way::Constrained)),
+            Err(refusal) => first = first.or(Some(refusal)),
+        }
+    }
+    match authorize(requester, &wanted, authorizer) {
+        Ok(()) => Ok(identity(wanted, Way::Whole)),
+        Err(refusal) => Err(first.unwrap_or(refusal)),
+    }
+}
+
+/// By which right somebody became somebody else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Constrained,
+    Whole,
+}
+
+/// A fault of a key in `Impersonate-Extra-` headers, as kube-apiserver words it.
+pub(super) fn as_field(value: &str, why: &str) -> String {
+    format!("extra.key: Invalid value: {}: {why}", quoted(value))
 }
 
 fn wanted_extra_names(headers: &HeaderMap) -> Vec<http::HeaderName> {
@@ -151,8 +182,11 @@ fn authorize(requester: &Identity, wanted: &Wanted, authorizer: &Authorizer) -> 
 }
 
 /// Groups that are named are the authority; a service account without any has its own.
-fn identity(wanted: Wanted) -> Identity {
+fn identity(wanted: Wanted, way: Way) -> Identity {
     let Wanted { user, uid, mut groups, extra } = wanted;
+    if way == Way::Constrained && node_name(&user).is_some() {
+        groups = vec![NODES_GROUP.to_owned()];
+    }
     if let (true, Some((namespace, _))) = (groups.is_empty(), split_service_account(&user)) {
         groups = service_account_groups(namespace);
     }

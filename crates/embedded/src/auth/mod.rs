@@ -1,12 +1,15 @@
 //! Who is asking and what they may do: identities, tokens, RBAC, impersonation, reviews, admission.
 //!
-//! The HTTP layer reads the [`Identity`] from the request's extensions, asks [`Authorizer::check`] before each verb and
+//! The HTTP layer reads the [`Identity`] from the request's extensions, lets [`impersonation::resolve`] replace it, asks
+//! [`Authorizer::check`] before each verb and
 //! [`admission::admit`] before each write. Nothing here parses paths or writes objects.
 
+pub mod accounts;
 pub mod admission;
 pub mod attributes;
 pub mod authentication;
 pub mod authorizer;
+mod constrained;
 pub mod defaults;
 pub mod escalation;
 pub mod identity;
@@ -25,5 +28,5 @@ pub use attributes::{Attributes, Resource, Target};
 pub use authentication::{Authenticator, authenticating};
 pub use authorizer::{Authorizer, Verdict};
 pub use identity::Identity;
-pub use layers::{as_identity, impersonating};
+pub use layers::as_identity;
 pub use refusal::Refusal;

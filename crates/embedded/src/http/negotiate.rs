@@ -111,6 +111,30 @@ pub fn accept(kind: &Kind, headers: &HeaderMap, params: &Params) -> Result<Accep
     Err(Status::not_acceptable(&MEDIA_TYPES))
 }
 
+/// The form of the OpenAPI v2 document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenApiV2 {
+    Json,
+    Protobuf,
+}
+
+/// As it is written in an answer; clients ask with an `@` before the version, which is no media type.
+pub const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const OPENAPI_V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
+pub fn openapi_v2(headers: &HeaderMap) -> Result<OpenApiV2> {
+    let header = accept_header(headers);
+    if header.is_empty() {
+        return Ok(OpenApiV2::Json);
+    }
+    let form = clauses(&header).into_iter().find_map(|clause| match clause.media_type {
+        "application/json" | "*/*" | "application/*" => Some(OpenApiV2::Json),
+        OPENAPI_V2_PROTOBUF | OPENAPI_V2_PROTOBUF_ASKED => Some(OpenApiV2::Protobuf),
+        _ => None,
+    });
+    form.ok_or_else(|| Status::not_acceptable(&["application/json", OPENAPI_V2_PROTOBUF]))
+}
+
 fn include(params: &Params) -> Result<Include> {
     match params.text("includeObject") {
         "" | "Metadata" => Ok(Include::Metadata),

@@ -1,6 +1,9 @@
 //! OpenAPI v3: an index with a hash a document, and a document a version with what `kubectl explain` and its validation read: the schemas,
 //! and paths that say which kind they lead to and which parameters a patch takes.
 
+mod protobuf;
+pub mod v2;
+
 use std::collections::BTreeSet;
 
 use axum::response::Response;

@@ -52,9 +52,31 @@ pub struct ResourcePath {
     pub resource: String,
     pub name: String,
     pub subresource: String,
+    /// The old way to ask for a watch: `/api/v1/watch/pods`.
+    pub watching: bool,
 }
 
 impl ResourcePath {
+    /// The one object that a request is about, if it is about one: a list, a watch or a deletion that selects one name is.
+    pub fn asked_name<'a>(&'a self, verb: Verb, params: &'a Params) -> &'a str {
+        let selected = match verb {
+            Verb::List | Verb::Watch | Verb::DeleteCollection if self.name.is_empty() => params
+                .text("fieldSelector")
+                .split(',')
+                .find_map(|term| term.strip_prefix("metadata.name="))
+                .map(|name| name.trim_start_matches('=')),
+            Verb::List
+            | Verb::Watch
+            | Verb::DeleteCollection
+            | Verb::Get
+            | Verb::Create
+            | Verb::Update
+            | Verb::Patch
+            | Verb::Delete => None,
+        };
+        selected.unwrap_or(&self.name)
+    }
+
     pub fn attributes<'a>(&'a self, verb: Verb, name: &'a str) -> Attributes<'a> {
         Attributes::resource(
             verb.as_str(),
@@ -87,8 +109,16 @@ impl Route {
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Route::Other,
         };
-        let mut found =
-            ResourcePath { group: group.to_owned(), version: version.to_owned(), ..ResourcePath::default() };
+        let (watching, rest) = match rest {
+            ["watch", rest @ ..] => (true, rest),
+            rest => (false, rest),
+        };
+        let mut found = ResourcePath {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            watching,
+            ..ResourcePath::default()
+        };
         let rest = match rest {
             [] => return Route::Other,
             // The namespace itself, or one of its own subresources.
@@ -200,6 +230,8 @@ fn is_integer(value: &str) -> bool {
 pub fn verb(method: &Method, path: &ResourcePath, params: &Params) -> Option<Verb> {
     let named = !path.name.is_empty();
     match *method {
+        Method::GET | Method::HEAD if path.watching => Some(Verb::Watch),
+        _ if path.watching => None,
         Method::GET | Method::HEAD if named => Some(Verb::Get),
         Method::GET | Method::HEAD if params.flag("watch") => Some(Verb::Watch),
         Method::GET | Method::HEAD => Some(Verb::List),
@@ -469,6 +501,7 @@ mod tests {
                 "/apis/terrane.dev/v1alpha1/namespaces/a/terraformlayers/b/status",
                 ("terrane.dev", "a", "terraformlayers", "b", "status"),
             ),
+            ("/api/v1/watch/namespaces/a/pods/b", ("", "a", "pods", "b", "")),
             (
                 "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode",
                 ("rbac.authorization.k8s.io", "", "clusterroles", "system:node", ""),
@@ -487,6 +520,7 @@ mod tests {
             "/healthz",
             "/api/v1/namespaces/a/pods/b/log/c",
             "/api/v1//pods",
+            "/api/v1/watch",
         ] {
             assert_eq!(Route::parse(path), Route::Other, "{path}");
         }

@@ -77,6 +77,7 @@ impl Selector {
             let equal = match term.field.as_str() {
                 "metadata.name" => *object.key.name == *term.value,
                 "metadata.namespace" => *object.key.namespace == *term.value,
+                _ if !term.may_equal(&object.bytes) => false,
                 field => field_text(parsed.get_or_insert_with(|| object.value()), field) == term.value,
             };
             equal != term.negated
@@ -98,6 +99,21 @@ impl Requirement {
         }
     }
 }
+
+impl FieldTerm {
+    /// Whether a field of the stored JSON can have the value: `false` is certain. A value that JSON writes as it is stands in the
+    /// bytes of every object that has it, and looking for it is a hundred times faster than parsing.
+    fn may_equal(&self, json: &[u8]) -> bool {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/');
+        let searchable = !DEFAULTED.contains(&self.field.as_str())
+            && !self.value.is_empty()
+            && self.value.bytes().all(plain);
+        !searchable || memchr::memmem::find(json, self.value.as_bytes()).is_some()
+    }
+}
+
+/// Fields that have a value where the object names none.
+const DEFAULTED: [&str; 3] = ["status.successful", "spec.unschedulable", "spec.hostNetwork"];
 
 /// A field as selectors compare it: absent is empty, numbers and booleans are printed.
 fn field_text<'a>(object: &'a Value, field: &str) -> Cow<'a, str> {
@@ -461,6 +477,23 @@ mod tests {
         check("in=in", &[("in", "in")], true);
         check("  a = b , c", &[("a", "b"), ("c", "")], true);
         check("", &[], true);
+    }
+
+    #[test]
+    fn only_a_value_that_json_would_show_rules_an_object_out() {
+        let json = br#"{"spec":{"layer":{"name":"vpc"},"count":12,"text":"a\"b"}}"#;
+        for (field, value, expected) in [
+            ("spec.layer.name", "vpc", true),
+            ("spec.layer.name", "vpc-2", false),
+            ("spec.count", "12", true),
+            ("spec.layer.name", "", true),
+            ("spec.text", "a\"b", true),
+            ("spec.unschedulable", "false", true),
+            ("status.successful", "0", true),
+        ] {
+            let term = FieldTerm { field: field.to_owned(), value: value.to_owned(), negated: false };
+            assert_eq!(term.may_equal(json), expected, "{field}={value}");
+        }
     }
 
     #[test]

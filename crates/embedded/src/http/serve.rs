@@ -11,7 +11,7 @@ use super::negotiate::{self, Accept};
 use super::request::{self, ListOptions, Params, ResourcePath, Route, Verb};
 use super::status::{Result, Status};
 use super::{Api, discovery, list, openapi, pod_log, verbs, watch};
-use crate::auth::{Attributes, Identity, Refusal};
+use crate::auth::{Attributes, Identity, Refusal, impersonation};
 use crate::kinds::strategy::Part;
 use crate::kinds::{Builtin, Kind, Kinds};
 use crate::store::Snapshot;
@@ -58,19 +58,24 @@ pub(crate) async fn serve(State(api): State<Arc<Api>>, request: Request) -> Resp
 }
 
 async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
-    let (parts, body) = request.into_parts();
-    let identity = parts.extensions.get::<Identity>().cloned().ok_or_else(Refusal::unauthorized)?;
+    let (mut parts, body) = request.into_parts();
+    let requester = parts.extensions.get::<Identity>().cloned().ok_or_else(Refusal::unauthorized)?;
     let params = Params::parse(&parts.uri);
     let path = match Route::parse(parts.uri.path()) {
         Route::Resource(path) => path,
         Route::Other => {
-            return other(api, &parts.method, parts.uri.path(), &params, &parts.headers, &identity);
+            return other(api, &parts.method, parts.uri.path(), &params, parts.headers, &requester);
         }
     };
     let Some(verb) = request::verb(&parts.method, &path, &params) else {
         return Err(Status::method_not_allowed());
     };
-    authorize(api, &identity, verb, &path, &params)?;
+    let identity = authorize(
+        api,
+        &requester,
+        &mut parts.headers,
+        &path.attributes(verb, path.asked_name(verb, &params)),
+    )?;
     let snapshot = api.store.snapshot();
     let kinds = api.registry.at(&snapshot);
     let Some(kind) = kinds.find(&path.group, &path.version, &path.resource).cloned() else {
@@ -91,19 +96,17 @@ async fn answer(api: &Arc<Api>, request: Request) -> Result<Response> {
     dispatch(api, call, body).await
 }
 
-/// The one place where rights are checked.
-fn authorize(api: &Api, identity: &Identity, verb: Verb, path: &ResourcePath, params: &Params) -> Result<()> {
-    // A list or watch that selects one name is a request for that name.
-    let selected = match verb {
-        Verb::List | Verb::Watch | Verb::DeleteCollection => params
-            .text("fieldSelector")
-            .split(',')
-            .find_map(|term| term.strip_prefix("metadata.name="))
-            .map(|name| name.trim_start_matches('=')),
-        Verb::Get | Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => None,
-    };
-    let name = selected.unwrap_or(&path.name);
-    Ok(api.options.authorizer.require(identity, &path.attributes(verb, name))?)
+/// The one place where rights are checked: those of who is acted as, once it is clear that the requester may act as them.
+fn authorize(
+    api: &Api,
+    requester: &Identity,
+    headers: &mut HeaderMap,
+    attributes: &Attributes<'_>,
+) -> Result<Identity> {
+    let authorizer = &api.options.authorizer;
+    let identity = impersonation::resolve(requester, headers, attributes, authorizer)?;
+    authorizer.require(&identity, attributes)?;
+    Ok(identity)
 }
 
 /// Whether the path has the form that this kind's objects have.
@@ -173,15 +176,15 @@ fn other(
     method: &Method,
     path: &str,
     params: &Params,
-    headers: &HeaderMap,
-    identity: &Identity,
+    mut headers: HeaderMap,
+    requester: &Identity,
 ) -> Result<Response> {
     let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
     let health = matches!(path, "/healthz" | "/livez" | "/readyz")
         || ["/livez/", "/readyz/", "/healthz/"].iter().any(|p| path.starts_with(p));
     if !health {
         let verb = method.as_str().to_ascii_lowercase();
-        api.options.authorizer.require(identity, &Attributes::path(&verb, path))?;
+        authorize(api, requester, &mut headers, &Attributes::path(&verb, path))?;
     }
     if !matches!(*method, Method::GET | Method::HEAD) {
         return Err(Status::method_not_allowed());
@@ -190,10 +193,13 @@ fn other(
         return Ok(discovery::health(path, params));
     }
     let kinds = api.registry.at(&api.store.snapshot());
+    if path == "/openapi/v2" {
+        return openapi::v2::serve(&kinds, &headers);
+    }
     if let Some(rest) = path.strip_prefix("/openapi/v3") {
         return openapi::serve(&kinds, rest).map_or_else(|| Ok(not_served()), Ok);
     }
-    discovery::serve(&kinds, path, headers)?.map_or_else(|| Ok(not_served()), Ok)
+    discovery::serve(&kinds, path, &headers)?.map_or_else(|| Ok(not_served()), Ok)
 }
 
 /// What a path gets that leads nowhere: plain text, as the real server answers before any API takes over.

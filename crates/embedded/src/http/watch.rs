@@ -30,7 +30,11 @@ const CHUNK: usize = 64 * 1024;
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
 pub fn serve(api: &Arc<Api>, call: Call) -> Result<Response> {
-    let options = ListOptions::parse(&call.params, Verb::Watch)?;
+    let mut options = ListOptions::parse(&call.params, Verb::Watch)?;
+    if !call.path.name.is_empty() {
+        // A path below `/watch/` that names one object.
+        options.fields = format!("metadata.name={}", call.path.name);
+    }
     let selector = Selector::parse(&call.kind, &options.labels, &options.fields)?;
     let asked = options.revision_number(Verb::Watch)?;
     let Ok(permit) = Arc::clone(&api.watches).try_acquire_owned() else {

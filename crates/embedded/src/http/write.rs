@@ -15,8 +15,8 @@ use super::serve::Call;
 use super::status::{Result, Status};
 use super::view::{self, Shown};
 use crate::apply::{self, FieldSet, Schema, Writer};
-use crate::auth::Resource;
 use crate::auth::admission::{self, Change};
+use crate::auth::{Resource, accounts};
 use crate::kinds::strategy::{self, Part};
 use crate::kinds::{Builtin, BuiltinSchemas, Cause, Kind, Origin, meta, typed};
 use crate::schema;
@@ -112,6 +112,9 @@ pub fn check(call: &Call, decoded: Decoded, validation: FieldValidation) -> Resu
         typed::read_as(kind.definition, &mut object).map_err(|why| cannot(&why))?
     } else {
         let unknown = schema::prune(&kind.schema, &mut object);
+        if let Some(error) = schema::malformed(&kind.schema, &object) {
+            return Err(cannot(&error.to_string()));
+        }
         typed::read_metadata(&mut object).map_err(|why| cannot(&why))?;
         unknown
     };
@@ -316,7 +319,7 @@ pub async fn create(api: &Api, call: &Call, object: Value, options: &WriteOption
     let mut last = None;
     for _ in 0..NAME_ATTEMPTS {
         let mut named = object.clone();
-        let name = generated_name(&prefix);
+        let name = meta::generated_name(&prefix);
         if let Some(metadata) = meta::of_mut(&mut named) {
             metadata.insert("name".to_owned(), name.as_str().into());
         }
@@ -332,15 +335,6 @@ pub async fn create(api: &Api, call: &Call, object: Value, options: &WriteOption
         }
     }
     Err(last.unwrap_or_else(|| Status::internal("no name could be generated")))
-}
-
-/// The prefix and five characters that spell no words.
-fn generated_name(prefix: &str) -> String {
-    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let prefix: String = prefix.chars().take(58).collect();
-    let suffix =
-        (0..5).filter_map(|_| LETTERS.get(rand::random_range(0..LETTERS.len())).map(|b| char::from(*b)));
-    prefix.chars().chain(suffix).collect()
 }
 
 async fn create_named(api: &Api, call: &Call, mut object: Value, options: &WriteOptions) -> Result<Shown> {
@@ -365,15 +359,15 @@ async fn create_named(api: &Api, call: &Call, mut object: Value, options: &Write
         metadata.insert("creationTimestamp".to_owned(), now.to_string().into());
     }
     strategy::default(kind, &mut object);
-    let snapshot = api.store.snapshot();
-    admission::complete(&snapshot, resource(call), &mut object)?;
-    admit(api, call, &snapshot, Change::Create { object: &object })?;
     // Who owns what is told by what was sent and defaulted, not by what the server sets. What an apply has put together names its owners.
     let mut object = if options.is_apply() {
         object
     } else {
         apply::track_update(None, object, &writer(call, Part::Main, &options.manager, now))
     };
+    let snapshot = api.store.snapshot();
+    accounts::complete(&snapshot, resource(call), &mut object)?;
+    admit(api, call, &snapshot, Change::Create { object: &object })?;
     strategy::prepare_create(kind, &mut object);
     let causes = strategy::validate_create(kind, &object);
     if !causes.is_empty() {
@@ -521,7 +515,8 @@ impl Update<'_> {
     fn check_preconditions(&self, object: &mut Value, stored: &Stored, old: &Value) -> Result<()> {
         let (kind, name) = (&self.call.kind, &self.call.path.name);
         let uid = meta::uid(object);
-        if !uid.is_empty() && uid != meta::uid(old) {
+        // Whoever sends a whole object means the one of its uid; of a patched one the uid is a field that never changes.
+        if self.call.verb != Verb::Patch && !uid.is_empty() && uid != meta::uid(old) {
             let why = stale_uid(kind, &stored.key, uid, meta::uid(old));
             return Err(Status::conflict(kind, name, &why));
         }

@@ -91,6 +91,15 @@ pub fn name_errors(kind: &Kind, name: &str) -> Vec<String> {
     }
 }
 
+/// The prefix and five characters that spell no words.
+pub fn generated_name(prefix: &str) -> String {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let prefix: String = prefix.chars().take(58).collect();
+    let suffix =
+        (0..5).filter_map(|_| LETTERS.get(rand::random_range(0..LETTERS.len())).map(|b| char::from(*b)));
+    prefix.chars().chain(suffix).collect()
+}
+
 /// A prefix for names is checked as a name that goes on.
 fn prefix_errors(kind: &Kind, prefix: &str) -> Vec<String> {
     let masked = match prefix.strip_suffix('-') {

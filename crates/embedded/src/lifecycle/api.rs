@@ -8,7 +8,26 @@ use super::Error;
 use crate::store::Stored;
 
 #[derive(Clone)]
-pub(super) struct Api(kube::Client);
+pub(super) struct Api {
+    client: kube::Client,
+    part: Part,
+}
+
+/// The part of a cluster that does the same there. Fields that are written here show its name as their manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Server,
+    Controllers,
+}
+
+impl Part {
+    fn user_agent(self) -> &'static str {
+        match self {
+            Part::Server => "kube-apiserver",
+            Part::Controllers => "kube-controller-manager",
+        }
+    }
+}
 
 /// What becomes of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +56,8 @@ pub(super) enum Written {
 }
 
 impl Api {
-    pub(super) fn new(client: kube::Client) -> Self {
-        Api(client)
+    pub(super) fn new(client: kube::Client, part: Part) -> Self {
+        Api { client, part }
     }
 
     /// Deletes `object` if it is still what it was.
@@ -99,9 +118,10 @@ impl Api {
             .method(&method)
             .uri(path)
             .header(header::CONTENT_TYPE, content_type)
+            .header(header::USER_AGENT, self.part.user_agent())
             .body(body.to_string().into_bytes())
             .map_err(|error| Error::Request { path: path.to_owned(), why: error.to_string() })?;
-        match self.0.request_text(request).await {
+        match self.client.request_text(request).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) => Err(Error::Api {
                 method,

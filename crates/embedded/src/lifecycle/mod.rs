@@ -62,7 +62,7 @@ pub type Part = (&'static str, BoxFuture<'static, Result<(), Error>>);
 #[derive(Clone)]
 pub struct Lifecycle {
     store: Store,
-    api: Api,
+    client: kube::Client,
     catalog: Arc<dyn Catalog>,
     authority: Arc<str>,
 }
@@ -76,12 +76,14 @@ impl fmt::Debug for Lifecycle {
 impl Lifecycle {
     /// `client` acts as the system; `authority` is the CA certificate, PEM, that pods are to trust.
     pub fn new(store: Store, client: kube::Client, catalog: Arc<dyn Catalog>, authority: &str) -> Self {
-        Lifecycle { store, api: Api::new(client), catalog, authority: authority.into() }
+        Lifecycle { store, client, catalog, authority: authority.into() }
     }
 
     /// The loops, each to be run until the server ends.
     pub fn parts(&self) -> Vec<Part> {
-        let Lifecycle { store, api, catalog, authority } = self.clone();
+        let Lifecycle { store, client, catalog, authority } = self.clone();
+        let api = Api::new(client.clone(), api::Part::Controllers);
+        let server = Api::new(client, api::Part::Server);
         let everything = Scope::Everything(catalog.builtin());
         let feed = |scope: Scope| Feed::new(store.clone(), scope);
         let only = |collections: Vec<Collection>| feed(Scope::Only(collections));
@@ -113,7 +115,7 @@ impl Lifecycle {
             (
                 "custom resource definitions",
                 reactor::run(
-                    definitions::Definitions::new(store.clone(), api.clone(), Arc::clone(&catalog)),
+                    definitions::Definitions::new(store.clone(), server.clone(), Arc::clone(&catalog)),
                     only(vec![custom_resource_definitions()]),
                 )
                 .boxed(),
@@ -121,7 +123,7 @@ impl Lifecycle {
             (
                 "event expiry",
                 reactor::run(
-                    events::Events::new(store.clone(), api, catalog),
+                    events::Events::new(store.clone(), server, catalog),
                     only(vec![events::collection()]),
                 )
                 .boxed(),
@@ -131,7 +133,7 @@ impl Lifecycle {
 
     /// Installs namespaces, roles and `definitions`, and waits until the definitions are served. The parts must be running.
     pub async fn install(&self, definitions: &[CustomResourceDefinition]) -> Result<(), Error> {
-        install::install(&self.store, &self.api, definitions).await?;
+        install::install(&self.store, &Api::new(self.client.clone(), api::Part::Server), definitions).await?;
         install::wait_until_established(&self.store, definitions).await
     }
 }

@@ -281,14 +281,25 @@ rule!(
     "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character"
 );
 
-fn too_long(limit: usize) -> String {
-    format!("must be no more than {limit} bytes")
+/// What a length is said to be counted in: names of objects in characters, labels in bytes. Both are ASCII where they are valid.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    Characters,
 }
 
-fn bounded(value: &str, limit: usize, rule: &Rule, examples: &[&str]) -> Vec<String> {
+fn too_long(limit: usize, unit: Unit) -> String {
+    let unit = match unit {
+        Unit::Bytes => "bytes",
+        Unit::Characters => "characters",
+    };
+    format!("must be no more than {limit} {unit}")
+}
+
+fn bounded(value: &str, limit: usize, unit: Unit, rule: &Rule, examples: &[&str]) -> Vec<String> {
     let mut faults = Vec::new();
     if value.len() > limit {
-        faults.push(too_long(limit));
+        faults.push(too_long(limit, unit));
     }
     if !rule.holds(value) {
         faults.push(rule.complaint(examples));
@@ -297,15 +308,15 @@ fn bounded(value: &str, limit: usize, rule: &Rule, examples: &[&str]) -> Vec<Str
 }
 
 fn dns_1123_label(value: &str) -> Vec<String> {
-    bounded(value, 63, &DNS_1123_LABEL, &["my-name", "123-abc"])
+    bounded(value, 63, Unit::Characters, &DNS_1123_LABEL, &["my-name", "123-abc"])
 }
 
 fn dns_1035_label(value: &str) -> Vec<String> {
-    bounded(value, 63, &DNS_1035_LABEL, &["my-name", "abc-123"])
+    bounded(value, 63, Unit::Characters, &DNS_1035_LABEL, &["my-name", "abc-123"])
 }
 
 fn label_value(value: &str) -> Vec<String> {
-    bounded(value, 63, &LABEL_VALUE, &["MyValue", "my_value", "12345"])
+    bounded(value, 63, Unit::Bytes, &LABEL_VALUE, &["MyValue", "my_value", "12345"])
 }
 
 fn qualified_name(value: &str) -> Vec<String> {
@@ -326,7 +337,7 @@ fn qualified_name(value: &str) -> Vec<String> {
         None => {}
         Some("") => faults.push("prefix part must be non-empty".to_owned()),
         Some(prefix) => faults.extend(
-            bounded(prefix, 253, &DNS_1123_SUBDOMAIN, &["example.com"])
+            bounded(prefix, 253, Unit::Bytes, &DNS_1123_SUBDOMAIN, &["example.com"])
                 .into_iter()
                 .map(|f| format!("prefix part {f}")),
         ),
@@ -334,7 +345,7 @@ fn qualified_name(value: &str) -> Vec<String> {
     if name.is_empty() {
         faults.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
-        faults.push(format!("name part {}", too_long(63)));
+        faults.push(format!("name part {}", too_long(63, Unit::Bytes)));
     }
     if !LABEL_KEY.holds(name) {
         faults.push(format!("name part {}", LABEL_KEY.complaint(&examples)));

@@ -154,7 +154,7 @@ async fn impersonation_works_in_process_and_over_the_port() {
         client.request_text(request).await.unwrap_err().to_string()
     };
     let jane = "User \"jane\" cannot list resource \"pods\"";
-    let joe = "User \"joe\" cannot impersonate resource \"users\"";
+    let joe = "User \"joe\" cannot impersonate-on:user-info:list resource \"pods\"";
     for (client, expected) in [
         (admin, jane),
         (server.client(Identity::administrator()), jane),

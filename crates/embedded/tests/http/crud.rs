@@ -1,6 +1,6 @@
 //! Create, get, update, status.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
@@ -39,40 +39,6 @@ async fn a_write_without_effect_keeps_the_revision() {
     assert_eq!(same["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
     let unconditional = api.put(&format!("{MAPS}/a"), &config_map("a")).await.object();
     assert_eq!(unconditional["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
-}
-
-#[tokio::test]
-async fn names_are_generated() {
-    let api = Api::start().await;
-    let created = api.post(MAPS, &json!({"metadata": {"generateName": "x-"}})).await.object();
-    let name = created["metadata"]["name"].as_str().unwrap();
-    assert!(name.starts_with("x-") && name.len() == 7, "{name}");
-}
-
-#[tokio::test]
-async fn a_dry_run_stores_nothing() {
-    let api = Api::start().await;
-    let answer = api.post(&format!("{MAPS}?dryRun=All"), &config_map("a")).await;
-    assert_eq!(answer.code, 201);
-    assert_eq!(api.get(&format!("{MAPS}/a")).await.code, 404);
-    api.post(MAPS, &config_map("a")).await.object();
-    let changed = api
-        .put(&format!("{MAPS}/a?dryRun=All"), &json!({"metadata": {"name": "a"}, "data": {"z": "1"}}))
-        .await
-        .object();
-    assert_eq!(changed["data"], json!({"z": "1"}));
-    assert_eq!(api.get(&format!("{MAPS}/a")).await.object()["data"], json!({"a": "1"}));
-}
-
-#[tokio::test]
-async fn secrets_take_text_and_keep_it_encoded() {
-    let api = Api::start().await;
-    let secrets: kube::Api<Secret> = kube::Api::default_namespaced(api.client());
-    let secret: Secret =
-        serde_json::from_value(json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}})).unwrap();
-    let created = secrets.create(&PostParams::default(), &secret).await.unwrap();
-    assert_eq!(created.data.unwrap()["k"].0, b"v");
-    assert_eq!((created.string_data, created.type_.as_deref()), (None, Some("Opaque")));
 }
 
 #[tokio::test]
@@ -149,17 +115,4 @@ async fn put_creates_a_lease_and_leases_need_a_revision() {
         message,
         "leases.coordination.k8s.io \"l\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"
     );
-}
-
-#[tokio::test]
-async fn managed_fields_name_the_writer() {
-    let api = Api::start().await;
-    let created = api.post(&format!("{MAPS}?fieldManager=me"), &config_map("a")).await.object();
-    let managed = created["metadata"]["managedFields"].as_array().unwrap();
-    assert_eq!(managed.len(), 1);
-    assert_eq!(
-        (&managed[0]["manager"], &managed[0]["operation"], &managed[0]["apiVersion"]),
-        (&json!("me"), &json!("Update"), &json!("v1"))
-    );
-    assert_eq!(managed[0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
 }

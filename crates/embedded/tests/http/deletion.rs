@@ -67,19 +67,6 @@ async fn propagation_is_told_to_the_garbage_collector_by_a_finalizer() {
 }
 
 #[tokio::test]
-async fn a_collection_is_deleted_by_selector() {
-    let api = Api::start().await;
-    for (name, label) in [("a", "x"), ("b", "x"), ("c", "y")] {
-        let mut map = config_map(name);
-        map["metadata"]["labels"] = json!({"l": label});
-        api.post(MAPS, &map).await.object();
-    }
-    let deleted = api.delete(&format!("{MAPS}?labelSelector=l%3Dx"), &Value::Null).await.object();
-    assert_eq!((&deleted["kind"], deleted["items"].as_array().unwrap().len()), (&json!("ConfigMapList"), 2));
-    assert_eq!(api.get(MAPS).await.object()["items"].as_array().unwrap().len(), 1);
-}
-
-#[tokio::test]
 async fn a_scheduled_pod_gets_its_grace_and_goes_when_the_node_confirms() {
     let api = Api::start().await;
     let mut scheduled = pod("p");

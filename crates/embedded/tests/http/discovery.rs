@@ -23,16 +23,6 @@ async fn kube_discovers_built_in_and_custom_kinds_in_both_forms() {
 }
 
 #[tokio::test]
-async fn the_aggregated_form_is_told_by_its_content_type() {
-    let api = Api::start().await;
-    let form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    let answer = api.get_as("/apis", &format!("{form},application/json")).await;
-    assert_eq!(answer.headers["content-type"], form);
-    assert_eq!(answer.object()["kind"], "APIGroupDiscoveryList");
-    assert_eq!(api.get("/apis").await.object()["kind"], "APIGroupList");
-}
-
-#[tokio::test]
 async fn openapi_documents_hold_what_they_refer_to() {
     let api = Api::start().await;
     api.define(&widgets()).await;

@@ -1,8 +1,8 @@
-//! Tables and partial objects.
+//! Tables.
 
 use serde_json::json;
 
-use crate::harness::{Api, MAPS, PODS, WIDGETS, config_map, pod, widget, widgets};
+use crate::harness::{Api, PODS, WIDGETS, pod, widget, widgets};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
@@ -29,21 +29,4 @@ async fn pods_and_custom_resources_have_their_columns() {
     let table = api.get_as(&format!("{WIDGETS}/w?includeObject=Object"), TABLE).await.object();
     assert_eq!(table["rows"][0]["cells"], json!(["w", 3, "True"]));
     assert_eq!(table["rows"][0]["object"]["kind"], "Widget");
-}
-
-#[tokio::test]
-async fn metadata_alone_can_be_asked_for() {
-    let api = Api::start().await;
-    api.post(MAPS, &config_map("a")).await.object();
-    let one = api
-        .get_as(&format!("{MAPS}/a"), "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
-        .await
-        .object();
-    assert_eq!(
-        (&one["kind"], one.get("data"), &one["metadata"]["name"]),
-        (&json!("PartialObjectMetadata"), None, &json!("a"))
-    );
-    let list =
-        api.get_as(MAPS, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await.object();
-    assert_eq!(list["kind"], "PartialObjectMetadataList");
 }

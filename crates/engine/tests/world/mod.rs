@@ -3,9 +3,13 @@
 
 use api::approval::{Decision as Word, TerraformApprovalSpec};
 use api::attempt::{Outcome, PlanOutcome, Reason};
+use api::difference::{AttributeDifference, Difference, Differences, How};
 use api::run::{Action, Attempt, PlanSummary, RunResult, RunState};
 use api::text::{CommitId, Sha256};
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus};
+use api::{
+    LAYER_FINALIZER, TerraformApproval, TerraformLayer, TerraformLayerStatus, TerraformRepository,
+    TerraformRun, TerraformRunStatus,
+};
 use engine::layer::{self, Effect, Source};
 use engine::manifests::RunnerSettings;
 use engine::{Read, Settings, Wake, later};
@@ -22,6 +26,8 @@ pub struct World {
     pub runs: Vec<TerraformRun>,
     pub approvals: Vec<TerraformApproval>,
     pub settings: Settings,
+    /// The layer was let go.
+    pub gone: bool,
     made: u32,
 }
 
@@ -55,6 +61,7 @@ pub fn world() -> World {
         runs: Vec::new(),
         approvals: Vec::new(),
         settings: settings(),
+        gone: false,
         made: 0,
     }
 }
@@ -105,7 +112,23 @@ impl World {
         let decision = self.decide();
         self.layer.status = Some(decision.status.clone());
         for effect in &decision.effects {
-            let Effect::CreateRun(run) = effect;
+            let run = match effect {
+                Effect::CreateRun(run) => run,
+                Effect::DeleteRun(gone) => {
+                    self.runs.retain(|run| run.metadata.uid.as_ref() != Some(&gone.uid));
+                    continue;
+                }
+                Effect::AddFinalizer => {
+                    assert!(self.layer.metadata.deletion_timestamp.is_none(), "the API refuses this");
+                    self.layer.metadata.finalizers.get_or_insert_default().push(LAYER_FINALIZER.into());
+                    continue;
+                }
+                Effect::RemoveFinalizer => {
+                    self.layer.metadata.finalizers = None;
+                    self.gone = true;
+                    continue;
+                }
+            };
             if self.runs.iter().any(|known| known.metadata.name == run.metadata.name) {
                 continue;
             }
@@ -116,6 +139,20 @@ impl World {
             self.runs.push(run);
         }
         decision
+    }
+
+    /// As `kubectl delete` does.
+    pub fn delete(&mut self) {
+        self.layer.metadata.deletion_timestamp = Some(Time(self.now));
+    }
+
+    /// Moves the clock to the moment that the last decision waits for.
+    pub fn wait(&mut self, decision: &layer::Decision) {
+        self.now = wakes_at(decision.wake).expect("a next look");
+    }
+
+    pub fn status(&self) -> &TerraformLayerStatus {
+        self.layer.status.as_ref().expect("a status")
     }
 
     pub fn active(&mut self) -> Option<&mut TerraformRun> {
@@ -130,12 +167,19 @@ impl World {
 
     /// Lets the active run end well; a plan gets bytes of its own.
     pub fn succeed(&mut self, summary: PlanSummary) {
+        self.succeed_finding(summary, Differences::default());
+    }
+
+    /// The same, for a plan that found differences.
+    pub fn succeed_finding(&mut self, summary: PlanSummary, differences: Differences) {
         let now = self.now;
         let made = self.made;
         let run = self.active().expect("a run to finish");
         let plan = (run.spec.action == Action::Plan).then(|| Sha256::of(format!("plan {made}").as_bytes()));
         let summary = plan.is_some().then_some(summary);
         finish(run, RunState::Succeeded, "Succeeded", now, summary, plan);
+        let result = run.status.as_mut().and_then(|status| status.result.as_mut()).expect("a result");
+        result.differences = differences;
     }
 
     pub fn fail(&mut self, reason: &str) {
@@ -179,6 +223,7 @@ fn finish(
         pod_name: "pod".into(),
         description: Sha256::of(b"description"),
         fence: 1,
+        bundle: Some(Sha256::of(b"bundle")),
         started_at: Time(now),
         finished_at: Some(Time(now)),
         exit_code: Some(0),
@@ -195,9 +240,29 @@ fn finish(
             message: format!("it ended with {reason}"),
             summary,
             plan_sha256: plan,
+            differences: Differences::default(),
         }),
         ..TerraformRunStatus::default()
     });
+}
+
+/// One resource that was changed by hand.
+pub fn by_hand() -> Differences {
+    let content = AttributeDifference {
+        name: "content".into(),
+        expected: "\"by code\"".into(),
+        found: "\"by hand\"".into(),
+    };
+    let motd = Difference { address: "local_file.motd".into(), how: How::Changed, attributes: vec![content] };
+    Differences { total: 1, resources: vec![motd] }
+}
+
+pub fn changes(count: u32) -> PlanSummary {
+    PlanSummary { change: count, ..PlanSummary::default() }
+}
+
+pub fn destroys(count: u32) -> PlanSummary {
+    PlanSummary { destroy: count, ..PlanSummary::default() }
 }
 
 pub fn adds(count: u32) -> PlanSummary {
@@ -218,6 +283,7 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
         plan: (action == Action::Plan).then(|| PlanOutcome {
             sha256: Sha256::of(b"plan"),
             summary: adds(1),
+            differences: Differences::default(),
             lineage: None,
             serial: None,
         }),

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 
 use super::decide::{Blocked, View, every_container};
 use super::{Shared, observe};
+use crate::config::commons_directory;
 use crate::env::{self, Environment};
 use crate::images::{self, Image};
 use crate::isolation::{Confinement, Isolation, readable};
@@ -192,7 +193,9 @@ fn confinement(shared: &Shared, pod: &Pod, image: &Image, directory: &PodDirecto
             let private = [shared.config.state.as_path(), shared.config.pods.as_path()];
             let mut read = readable(programs, &private);
             read.push(directory.path.clone());
-            Confinement::Landlock { read, write: directory.writable(pod) }
+            let commons = commons_directory(&shared.config.pods);
+            let write = directory.writable(pod).into_iter().chain(commons.is_dir().then_some(commons));
+            Confinement::Landlock { read, write: write.collect() }
         }
         (Isolation::Users(_), None) | (Isolation::None { .. }, _) => Confinement::None,
     }

@@ -2,21 +2,53 @@
 
 use anyhow::{Context, bail};
 use api::approval::{Decision, TerraformApproval, TerraformApprovalSpec};
+use api::run::PlanSummary;
 use api::text::{ObjectName, Sha256};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+use super::render;
 use crate::arguments::Approve;
 
 pub(crate) async fn run(options: Approve, decision: Decision) -> anyhow::Result<()> {
     let (client, namespace) = super::connect(&options.target).await?;
-    let name = &options.layer;
-    let layer = super::layer(&client, &namespace, name).await?;
+    let word = Word { decision, plan: options.plan, reason: options.reason };
+    let (approval, summary) = decide(&client, &namespace, &options.layer, word).await?;
+    render::object(options.shape.output, &approval, || {
+        let word = match decision {
+            Decision::Approve => "approved",
+            Decision::Reject => "rejected",
+        };
+        format!(
+            "{word} plan {} of {}: {}",
+            approval.spec.plan_sha256.short(),
+            options.layer,
+            render::counts(summary)
+        )
+    })
+}
+
+/// What a person says about the newest plan.
+pub(super) struct Word {
+    pub(super) decision: Decision,
+    /// Only if the newest plan begins with these digits.
+    pub(super) plan: Option<String>,
+    pub(super) reason: Option<String>,
+}
+
+/// Records a word on the newest plan of a layer.
+pub(super) async fn decide(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    word: Word,
+) -> anyhow::Result<(TerraformApproval, PlanSummary)> {
+    let layer = super::layer(client, namespace, name).await?;
     let Some(plan) = layer.status.and_then(|status| status.plan) else {
         bail!("layer {namespace}/{name} has no plan yet; `terrane sync {name}` makes one");
     };
-    if let Some(wanted) = &options.plan
+    if let Some(wanted) = &word.plan
         && !plan.sha256.as_str().starts_with(wanted.as_str())
     {
         bail!(
@@ -24,40 +56,25 @@ pub(crate) async fn run(options: Approve, decision: Decision) -> anyhow::Result<
             plan.sha256.short()
         );
     }
-    let user = who_am_i(&client).await?;
+    let user = who_am_i(client).await?;
     let approval = TerraformApproval::new(
         &approval_name(name, &plan.sha256, &user),
         TerraformApprovalSpec {
-            layer: ObjectName::new(name.as_str())?,
+            layer: ObjectName::new(name)?,
             plan_sha256: plan.sha256.clone(),
             user,
-            decision,
-            reason: options.reason,
+            decision: word.decision,
+            reason: word.reason,
         },
     );
-    let api = Api::<TerraformApproval>::namespaced(client, &namespace);
+    let api = Api::<TerraformApproval>::namespaced(client.clone(), namespace);
     match api.create(&PostParams::default(), &approval).await {
-        Ok(_) => {}
+        Ok(approval) => Ok((approval, plan.summary)),
         Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => {
             bail!("you have already decided on plan {} of {namespace}/{name}", plan.sha256.short());
         }
-        Err(error) => {
-            return Err(error).with_context(|| format!("record the decision on {namespace}/{name}"));
-        }
+        Err(error) => Err(error).with_context(|| format!("record the decision on {namespace}/{name}")),
     }
-    let word = match decision {
-        Decision::Approve => "approved",
-        Decision::Reject => "rejected",
-    };
-    let summary = plan.summary;
-    println!(
-        "{word} plan {} of {name}: {} to add, {} to change, {} to destroy",
-        plan.sha256.short(),
-        summary.add,
-        summary.change,
-        summary.destroy
-    );
-    Ok(())
 }
 
 async fn who_am_i(client: &Client) -> anyhow::Result<String> {

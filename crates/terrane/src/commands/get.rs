@@ -4,11 +4,12 @@ use std::fmt::Debug;
 
 use anyhow::Context;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
-use comfy_table::presets::NOTHING;
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::Table;
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,11 +38,16 @@ where
         + Debug
         + Serialize
         + DeserializeOwned
-        + Row,
+        + Send
+        + Row
+        + 'static,
 {
     let (client, namespace) = super::connect(&options.target).await?;
     let api =
         if options.all_namespaces { Api::<K>::all(client) } else { Api::namespaced(client, &namespace) };
+    if options.watch {
+        return watch(api, &options).await;
+    }
     let objects = match &options.name {
         Some(name) => {
             vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?]
@@ -66,25 +72,99 @@ where
     Ok(())
 }
 
-fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
+/// Prints what there is, then every object again when it has changed. Ends only with an error.
+async fn watch<K>(api: Api<K>, options: &Get) -> anyhow::Result<()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Row + 'static,
+{
+    let config = watcher::Config {
+        label_selector: options.selector.clone(),
+        field_selector: options.name.as_ref().map(|name| format!("metadata.name={name}")),
+        ..watcher::Config::default()
+    };
+    let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
+    let width = if options.output == Output::Wide { Width::Full } else { Width::Fitting };
+    let mut lines = Lines::default();
+    let mut first: Vec<K> = Vec::new();
+    loop {
+        let event = match stream.next().await {
+            Some(Ok(event)) => event,
+            Some(Err(error)) if super::watching::is_final(&error) => {
+                return Err(error).with_context(|| format!("watch {}", K::plural(&())));
+            }
+            // The watch is opened again by itself.
+            Some(Err(_)) => continue,
+            None => return Ok(()),
+        };
+        let changed = match event {
+            watcher::Event::Init | watcher::Event::Delete(_) => continue,
+            watcher::Event::InitApply(object) => {
+                first.push(object);
+                continue;
+            }
+            watcher::Event::InitDone => std::mem::take(&mut first),
+            watcher::Event::Apply(object) => vec![object],
+        };
+        match options.output {
+            Output::Json => changed
+                .iter()
+                .try_for_each(|object| serde_json::to_string(object).map(|text| println!("{text}")))?,
+            Output::Yaml => changed
+                .iter()
+                .try_for_each(|object| serde_saphyr::to_string(object).map(|text| print!("---\n{text}")))?,
+            Output::Name => {
+                changed.iter().for_each(|object| println!("{}/{}", K::plural(&()), object.name_any()))
+            }
+            Output::Table | Output::Wide => lines.print(rows(&changed, options.all_namespaces, width)),
+        }
+    }
+}
+
+/// Rows that come one after another, in columns that only grow.
+#[derive(Default)]
+struct Lines {
+    widths: Vec<usize>,
+}
+
+impl Lines {
+    fn print(&mut self, rows: Rows) {
+        let header = self.widths.is_empty().then_some(rows.header);
+        let lines: Vec<Vec<String>> = header.into_iter().chain(rows.cells).collect();
+        for (index, cell) in lines.iter().flat_map(|line| line.iter().enumerate()) {
+            let size = cell.chars().count();
+            match self.widths.get_mut(index) {
+                Some(width) => *width = size.max(*width),
+                None => self.widths.push(size),
+            }
+        }
+        for line in lines {
+            let padded = line.iter().zip(&self.widths).map(|(cell, &width)| format!("{cell:<width$}"));
+            println!("{}", padded.collect::<Vec<_>>().join("  ").trim_end());
+        }
+    }
+}
+
+struct Rows {
+    header: Vec<String>,
+    cells: Vec<Vec<String>>,
+}
+
+fn rows<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Rows {
     let now = Timestamp::now();
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let lead = |first: String| if with_namespace { vec![first] } else { Vec::new() };
     let header = lead("NAMESPACE".into()).into_iter().chain(["NAME".to_owned()]);
-    table.set_header(header.chain(K::HEADER.iter().map(|&h| h.to_owned())));
-    for object in objects {
+    let cells = objects.iter().map(|object| {
         let first = lead(object.namespace().unwrap_or_default()).into_iter().chain([object.name_any()]);
-        let cells = object
-            .cells(now)
-            .into_iter()
-            .map(|cell| if width == Width::Full { cell } else { shortened(&cell) });
-        table.add_row(first.chain(cells));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
+        let cells = object.cells(now).into_iter();
+        first.chain(cells.map(|cell| if width == Width::Full { cell } else { shortened(&cell) })).collect()
+    });
+    Rows { header: header.chain(K::HEADER.iter().map(|&h| h.to_owned())).collect(), cells: cells.collect() }
+}
+
+fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
+    let rows = rows(objects, with_namespace, width);
+    let header: Vec<&str> = rows.header.iter().map(String::as_str).collect();
+    super::render::table(&header, rows.cells.into_iter())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +249,7 @@ impl Row for TerraformApproval {
     }
 }
 
-fn dash() -> String {
+pub(super) fn dash() -> String {
     "-".to_owned()
 }
 
@@ -178,7 +258,7 @@ fn created(object: &impl ResourceExt, now: Timestamp) -> String {
 }
 
 /// As kubectl shows it: the largest unit that is not zero.
-fn age(since: Timestamp, now: Timestamp) -> String {
+pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
     let secs = now.duration_since(since).as_secs().max(0);
     match secs {
         0..60 => format!("{secs}s"),

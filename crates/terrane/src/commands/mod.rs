@@ -1,31 +1,73 @@
 //! The verbs of the command line. Each needs a kubeconfig and nothing else.
 
+pub(crate) mod apply;
 pub(crate) mod approve;
 pub(crate) mod cancel;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod datastore;
+pub(crate) mod describe;
+pub(crate) mod diff;
+pub(crate) mod drift;
+pub(crate) mod events;
+mod find;
 pub(crate) mod get;
+pub(crate) mod history;
+pub(crate) mod logs;
 pub(crate) mod node;
+pub(crate) mod outputs;
+pub(crate) mod plan;
+mod progress;
+mod render;
 pub(crate) mod runner;
+mod service;
+pub(crate) mod state;
+pub(crate) mod suspend;
 pub(crate) mod sync;
 pub(crate) mod version;
+pub(crate) mod wait;
+mod watching;
 
 use anyhow::Context;
 use api::TerraformLayer;
 use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 
 use crate::arguments::Target;
 
 /// The API that the kubeconfig names, and the namespace to work in.
+pub(crate) struct Connection {
+    client: Client,
+    namespace: String,
+    config: kube::Config,
+}
+
 async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
-    let config = kube::Config::infer().await.context(
-        "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
-    )?;
+    let connection = connection(target).await?;
+    Ok((connection.client, connection.namespace))
+}
+
+async fn connection(target: &Target) -> anyhow::Result<Connection> {
+    let wish = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
+    let config = match (&target.kubeconfig, &target.context) {
+        (Some(file), _) => {
+            let content = Kubeconfig::read_from(file)
+                .with_context(|| format!("read the kubeconfig {}", file.display()))?;
+            kube::Config::from_custom_kubeconfig(content, &wish)
+                .await
+                .with_context(|| format!("use the kubeconfig {}", file.display()))?
+        }
+        (None, Some(context)) => kube::Config::from_kubeconfig(&wish).await.with_context(|| {
+            format!("use the context {context}; `kubectl config get-contexts` lists them")
+        })?,
+        (None, None) => kube::Config::infer().await.context(
+            "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
+        )?,
+    };
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).context("use the kubeconfig")?;
-    Ok((client, namespace))
+    let client = Client::try_from(config.clone()).context("use the kubeconfig")?;
+    Ok(Connection { client, namespace, config })
 }
 
 /// One layer, or an error that names a similar one.

@@ -4,6 +4,7 @@
 //! on under its shims and is adopted by the next start.
 
 mod logs;
+mod people;
 mod report;
 mod rights;
 mod runner_address;
@@ -68,17 +69,20 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let election = Election::new(context.client.clone(), "terrane-up", TERMS);
-    let service = service.merge(signs::router(context.signs(election.leadership(), Duty::MustLead)));
+    let signs = signs::router(context.signs(election.leadership(), Duty::MustLead));
+    let for_people = service.clone().merge(signs).merge(
+        people::router(&administrator, server.client(people::identity()), &listener, &token_file).await?,
+    );
 
-    let demo_root = if options.demo { Some(demo::prepare(&data).await?) } else { None };
-    if let Some(root) = &demo_root {
-        demo::declare(&administrator, root).await?;
+    let demo = if options.demo { Some(demo::prepare(&data, &node.isolation).await?) } else { None };
+    if let Some(demo) = &demo {
+        demo::declare(&administrator, demo).await?;
     }
     report::introduce(&report::Places {
         data: &options.data_dir,
         service: listener.local_addr().context("find the address of the HTTP service")?,
         kubeconfig: server.kubeconfig(),
-        demo: demo_root.as_deref(),
+        demo: demo.as_ref(),
         isolation: &node.isolation,
     });
 
@@ -87,7 +91,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
             ended = ending("the process node", node.node.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, service.clone())) => ended,
+            ended = ending("the HTTP service", serve(listener, for_people)) => ended,
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
             () = token::keep(&administrator, &token_file) => bail!("the controllers' token is no longer renewed"),
             ended = report::follow(&administrator) => ended.context("report on layers"),

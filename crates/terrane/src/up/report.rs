@@ -11,11 +11,13 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use node::isolation::Isolation;
 
+use crate::demo::Demo;
+
 pub(super) struct Places<'a> {
     pub(super) data: &'a Path,
     pub(super) service: SocketAddr,
     pub(super) kubeconfig: &'a Path,
-    pub(super) demo: Option<&'a Path>,
+    pub(super) demo: Option<&'a Demo>,
     pub(super) isolation: &'a Isolation,
 }
 
@@ -31,16 +33,13 @@ pub(super) fn introduce(places: &Places<'_>) {
         println!("  warning  pods are not kept apart on this machine: {because}");
     }
     if let Some(demo) = places.demo {
-        println!(
-            "  demo     {} is a Git repository with {} layers",
-            demo.display(),
-            crate::demo::LAYER_COUNT
-        );
+        println!("  demo     {} is a Git repository with {} layers", demo.root.display(), demo.layers());
     }
     println!("\n  try      terrane get layers");
     if let Some(demo) = places.demo {
-        println!("           terrane approve database");
-        println!("           edit {}/app/main.tf, commit, and watch", demo.display());
+        println!("           terrane approve database && terrane logs -f database");
+        println!("           edit {}/app/main.tf, commit, and watch", demo.root.display());
+        println!("           change {} by hand, and see it put right", demo.motd.display());
     }
     println!("Ctrl-C stops it; nothing is lost.\n");
 }
@@ -67,10 +66,12 @@ fn tell(layer: &TerraformLayer, told: &mut HashMap<String, String>) {
         return;
     }
     let stalled = condition::is_true(&status.conditions, "Stalled");
-    let word = match (status.state, stalled) {
-        (_, true) => "failed",
-        (Some(LayerState::Idle), false) => "ok",
-        (Some(LayerState::PlanNeeded | LayerState::ApplyNeeded) | None, false) => "waits",
+    let drifted = condition::is_true(&status.conditions, "Drifted");
+    let word = match (status.state, stalled, drifted) {
+        (_, true, _) => "failed",
+        (_, false, true) => "drifted",
+        (Some(LayerState::Idle), false, false) => "ok",
+        (Some(LayerState::PlanNeeded | LayerState::ApplyNeeded) | None, false, false) => "waits",
     };
     let line = format!("  {word:<8} {:<12} {}", layer.name_any(), ready.message);
     let key = format!("{}/{}", layer.namespace().unwrap_or_default(), layer.name_any());

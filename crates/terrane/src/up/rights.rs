@@ -21,8 +21,12 @@ pub(super) fn datastore() -> Identity {
 
 /// Accounts, roles and bindings. Server-side apply: a restart writes nothing.
 pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
-    for (account, rules) in [(CONTROLLER_ACCOUNT, controller_rules()), (DATASTORE_ACCOUNT, datastore_rules())]
-    {
+    let accounts = [
+        (CONTROLLER_ACCOUNT, controller_rules()),
+        (DATASTORE_ACCOUNT, datastore_rules()),
+        (super::people::ACCOUNT, super::people::rules()),
+    ];
+    for (account, rules) in accounts {
         let doing = || format!("give {account} its rights");
         let manager = PatchParams::apply("terrane-up").force();
         let object = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": account } });
@@ -55,7 +59,8 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
 fn controller_rules() -> Value {
     json!([
         { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "terraformapprovals"], "verbs": ["get", "list", "watch"] },
-        { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create"] },
+        { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["patch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },
         { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status"], "verbs": ["update"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"] },

@@ -9,11 +9,6 @@ pub(super) fn fill(builtin: Builtin, object: &mut Value) {
     match builtin {
         Builtin::Pod => {
             let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
-            let unnamed = |key: &str| spec.get(key).and_then(Value::as_str).is_none_or(str::is_empty);
-            // Only a pod has to have an account; a template for pods may leave that to the pod.
-            if unnamed("serviceAccountName") && unnamed("serviceAccount") {
-                spec.insert("serviceAccountName".to_owned(), "default".into());
-            }
             pod_spec(spec);
             pod_only(spec);
         }

@@ -1,6 +1,7 @@
 //! `x-kubernetes-validations`: rules in the Common Expression Language, compiled once per place and evaluated on every write.
 
 mod checker;
+mod cost;
 mod eval;
 mod fields;
 mod functions;
@@ -83,58 +84,126 @@ pub(super) fn has_rules(node: &Node) -> bool {
 
 /// The rules of a definition that do not compile, or may not stand where they do.
 pub(super) fn compile_faults(node: &Node, path: &str) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    faults_below(node, Place::Resource, path, None, &mut errors);
-    errors
+    let mut faults = Faults { errors: Vec::new(), total: 0, dearest: Vec::new() };
+    faults.below(node, Around { place: Place::Resource, path, uncorrelatable: None, occurs: Some(1) });
+    faults.end(path)
 }
 
-fn faults_below(
-    node: &Node,
+/// What is wrong with the rules of one version.
+struct Faults {
+    errors: Vec<FieldError>,
+    /// What all rules together may cost.
+    total: u64,
+    /// The rules that cost the most, the dearest first.
+    dearest: Vec<(u64, String)>,
+}
+
+/// Where a place stands.
+#[derive(Clone, Copy)]
+struct Around<'a> {
     place: Place,
-    path: &str,
-    uncorrelatable: Option<&str>,
-    errors: &mut Vec<FieldError>,
-) {
-    if !has_rules(node) {
-        return;
+    path: &'a str,
+    /// The list around it whose old items cannot be told.
+    uncorrelatable: Option<&'a str>,
+    /// How often it may occur; none below a list or map without a bound.
+    occurs: Option<u64>,
+}
+
+impl Faults {
+    fn end(mut self, path: &str) -> Vec<FieldError> {
+        if self.total > cost::TOTAL_LIMIT {
+            let each =
+                "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            self.errors.extend(self.dearest.into_iter().map(|(_, path)| FieldError::forbidden(path, each)));
+            let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+            self.errors
+                .push(FieldError::forbidden(path, cost::complaint(what, self.total, cost::TOTAL_LIMIT)));
+        }
+        self.errors
     }
-    if let Some(values) = &node.additional {
-        faults_below(values, Place::of(values), &child(path, "additionalProperties"), uncorrelatable, errors);
+
+    /// Refuses what costs too much by itself, and remembers the rest.
+    fn spend(&mut self, what: &str, cost: u64, path: String) {
+        if cost > cost::RULE_LIMIT {
+            self.errors
+                .push(FieldError::forbidden(path.as_str(), cost::complaint(what, cost, cost::RULE_LIMIT)));
+        }
+        self.total = self.total.saturating_add(cost);
+        if cost >= cost::TOTAL_LIMIT / 100 {
+            self.dearest.push((cost, path));
+            self.dearest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+            self.dearest.truncate(4);
+        }
     }
-    for (name, property) in &node.properties {
-        let path = key(&child(path, "properties"), name);
-        faults_below(property, Place::of(property), &path, uncorrelatable, errors);
-    }
-    if let Some(items) = &node.items {
-        // Only a list of type map tells which old item a new one replaces.
-        let within = match node.list_type {
-            ListType::Map => uncorrelatable,
-            ListType::Atomic | ListType::Set => uncorrelatable.or(Some(path)),
+
+    fn below(&mut self, node: &Node, around: Around<'_>) {
+        if !has_rules(node) {
+            return;
+        }
+        let Around { place, path, uncorrelatable, occurs } = around;
+        let inner = occurs.zip(cost::multiplies(node)).map(|(occurs, times)| occurs.saturating_mul(times));
+        let inside = |node: &Node, path: &str, uncorrelatable: Option<&str>, faults: &mut Faults| {
+            faults.below(node, Around { place: Place::of(node), path, uncorrelatable, occurs: inner });
         };
-        faults_below(items, Place::of(items), &child(path, "items"), within, errors);
+        if let Some(values) = &node.additional {
+            inside(values, &child(path, "additionalProperties"), uncorrelatable, self);
+        }
+        for (name, property) in &node.properties {
+            inside(property, &key(&child(path, "properties"), name), uncorrelatable, self);
+        }
+        if let Some(items) = &node.items {
+            // Only a list of type map tells which old item a new one replaces.
+            let within = match node.list_type {
+                ListType::Map => uncorrelatable,
+                ListType::Atomic | ListType::Set => uncorrelatable.or(Some(path)),
+            };
+            inside(items, &child(path, "items"), within, self);
+        }
+        let occurs = occurs.unwrap_or_else(|| cost::cardinality(node, place));
+        for (position, compiled) in node.rules(place).iter().enumerate() {
+            let rule_path = index(&child(path, "x-kubernetes-validations"), position);
+            self.rule(node, place, compiled, &rule_path, uncorrelatable, occurs);
+        }
     }
-    for (position, compiled) in node.rules(place).iter().enumerate() {
-        let rule_path = index(&child(path, "x-kubernetes-validations"), position);
-        let at = |name: &str| child(&rule_path, name);
+
+    fn rule(
+        &mut self,
+        node: &Node,
+        place: Place,
+        compiled: &Compiled,
+        rule_path: &str,
+        uncorrelatable: Option<&str>,
+        occurs: u64,
+    ) {
+        let at = |name: &str| child(rule_path, name);
         let complain = |place: String, detail: &str| FieldError {
             value: None,
             ..FieldError::invalid(place, "", format!("{}: {detail}", show_rule(&compiled.rule)))
         };
-        if let Err(detail) = &compiled.program {
-            errors.push(complain(at("rule"), detail));
+        match &compiled.program {
+            Err(detail) => self.errors.push(complain(at("rule"), detail)),
+            Ok(program) => {
+                let cost = cost::estimate(&program.expr, node, place).saturating_mul(occurs);
+                self.spend("estimated rule cost", cost, at("rule"));
+            }
         }
-        if let Some(Err(detail)) = &compiled.message {
-            errors.push(complain(at("messageExpression"), detail));
+        match &compiled.message {
+            Some(Err(detail)) => self.errors.push(complain(at("messageExpression"), detail)),
+            Some(Ok(program)) => {
+                let cost = cost::estimate(&program.expr, node, place);
+                self.spend("estimated messageExpression cost", cost, at("messageExpression"));
+            }
+            None => {}
         }
         match (compiled.uses_old_self(), uncorrelatable) {
-            (true, Some(within)) => errors.push(FieldError::invalid(
+            (true, Some(within)) => self.errors.push(FieldError::invalid(
                 at("rule"),
                 compiled.rule.rule.as_str(),
                 format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {within}"),
             )),
             (false, _) if compiled.rule.optional_old_self && compiled.program.is_ok() => {
                 let detail = "may not be set if oldSelf is not used in rule";
-                errors.push(FieldError::invalid(at("optionalOldSelf"), true, detail));
+                self.errors.push(FieldError::invalid(at("optionalOldSelf"), true, detail));
             }
             (_, _) => {}
         }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::parse::build;
+use super::super::props::Props;
 use super::super::{Definitions, Node, default, malformed, prune, validate, validate_status};
 use super::{node, spec, texts};
 
@@ -165,14 +167,17 @@ proptest! {
 }
 
 /// Rules that work on a list, and what they say of it.
+/// Some of these rules would be refused with their definition; here they run all the same, as they would if an estimate were wrong.
 fn check_rule(rule: &str, list: Value, want: &str) {
     let started = Instant::now();
-    let schema = node(spec(json!({"l": {
+    let schema = spec(json!({"l": {
         "type": "array", "items": {"type": "integer"}, "x-kubernetes-validations": [{"rule": rule, "message": "m"}],
-    }})));
+    }}));
+    let schema = build(Props::of(&schema).unwrap());
     let errors = texts(&validate(&schema, &json!({"spec": {"l": list}}), None));
     assert_eq!(errors, [want], "{rule}");
-    assert!(started.elapsed() < Duration::from_secs(20), "{rule} took {:?}", started.elapsed());
+    // Without a budget it would take hours.
+    assert!(started.elapsed() < Duration::from_secs(300), "{rule} took {:?}", started.elapsed());
 }
 
 #[test]

@@ -1,0 +1,110 @@
+//! Code and infrastructure were equal: when the world is looked at again, and what is done when it has moved.
+
+use api::TerraformRun;
+use api::layer::{LayerState, OnDrift};
+use api::run::{Mode, Trigger, TriggerKind};
+
+use super::history::{History, Plan, finished_at, has_succeeded};
+use super::need::{Need, Standing, hold, words_of};
+use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
+use super::runs::start_apply;
+use super::{Observed, Source, policy};
+use crate::{Wake, later};
+
+/// The relevant commit is in place since `run` ended, as far as is known.
+pub(super) fn settled(
+    seen: &Observed<'_>,
+    source: &Source,
+    history: &History<'_>,
+    run: &TerraformRun,
+) -> Need {
+    let of_this = |look: &&Plan<'_>| look.run.spec.layer.revision == source.relevant;
+    match history.look.as_ref().filter(of_this) {
+        Some(look) if !look.differences.is_empty() => moved(seen, source, history, look),
+        Some(look) => in_sync(seen, source, history, look.run),
+        None => in_sync(seen, source, history, run),
+    }
+}
+
+/// A look that only refreshed found differences.
+fn moved(seen: &Observed<'_>, source: &Source, history: &History<'_>, found: &Plan<'_>) -> Need {
+    match policy::on_drift(seen) {
+        OnDrift::Report => waiting(seen, source, history, found, "DriftReported", "onDrift is report"),
+        OnDrift::Revert => {
+            let wish = PlanWish {
+                after: Some(found.run),
+                ..PlanWish::new(
+                    TriggerKind::Drift,
+                    &source.relevant,
+                    format!("{}, which is to be reverted", found.differences.words()),
+                )
+            };
+            plan_or_pause(seen, history, wish)
+        }
+        OnDrift::Accept => match history.apply_of(found.sha256) {
+            Some(apply) if has_succeeded(apply) => in_sync(seen, source, history, apply),
+            Some(apply) => after_failed_apply(seen, history, apply),
+            None => match rejection(seen, found) {
+                Some(why) => waiting(seen, source, history, found, "Rejected", &why),
+                None => {
+                    let reason = "drift is accepted".to_owned();
+                    start_apply(seen, found, Trigger { kind: TriggerKind::Auto, by: None, reason })
+                }
+            },
+        },
+    }
+}
+
+fn waiting(
+    seen: &Observed<'_>,
+    source: &Source,
+    history: &History<'_>,
+    found: &Plan<'_>,
+    reason: &'static str,
+    because: &str,
+) -> Need {
+    let due = later(found.made_at, policy::drift_interval(seen));
+    if seen.now >= due {
+        return look(seen, history, source, found.run, policy::drift_mode(seen));
+    }
+    let why = format!("drifted, {}; {because}", found.differences.words());
+    hold(LayerState::Idle, reason, why, Standing::Waiting, Wake::At(due))
+}
+
+fn in_sync(seen: &Observed<'_>, source: &Source, history: &History<'_>, run: &TerraformRun) -> Need {
+    let due = later(finished_at(run).unwrap_or(seen.now), policy::drift_interval(seen));
+    if seen.now >= due {
+        return look(seen, history, source, run, policy::drift_mode(seen));
+    }
+    let why = format!("in sync with {}", source.relevant.short());
+    hold(LayerState::Idle, "InSync", why, Standing::InSync, Wake::At(due))
+}
+
+/// The world is compared with the code again, after the run that last did so.
+pub(super) fn look(
+    seen: &Observed<'_>,
+    history: &History<'_>,
+    source: &Source,
+    after: &TerraformRun,
+    mode: Mode,
+) -> Need {
+    let reason = "the last look at the infrastructure is older than the drift interval".to_owned();
+    let wish =
+        PlanWish { mode, after: Some(after), ..PlanWish::new(TriggerKind::Drift, &source.relevant, reason) };
+    plan_or_pause(seen, history, wish)
+}
+
+/// The drift that is known and neither reverted nor accepted.
+pub(super) fn known<'h, 'a>(seen: &Observed<'_>, history: &'h History<'a>) -> Option<&'h Plan<'a>> {
+    let open = |plan: &&Plan<'_>| !history.apply_of(plan.sha256).is_some_and(has_succeeded);
+    let looked = history.look.as_ref().filter(|look| !look.differences.is_empty()).filter(open);
+    looked.or_else(|| {
+        let plan = history.plan.as_ref().filter(|plan| plan.summary.has_changes()).filter(open)?;
+        history.was_in_place(seen, plan).then_some(plan)
+    })
+}
+
+/// What drifted, in one line. A tool too old to say so still counts.
+pub(super) fn words(plan: &Plan<'_>) -> String {
+    if plan.differences.is_empty() { words_of(plan.summary) } else { plan.differences.words() }
+}

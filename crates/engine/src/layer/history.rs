@@ -1,0 +1,177 @@
+//! The layer's runs, sorted into the questions asked of them, and what one run says about itself.
+
+use api::condition;
+use api::difference::Differences;
+use api::run::{Action, Mode, PlanSummary, RunState, TerraformRun};
+use api::text::{CommitId, Sha256};
+use jiff::Timestamp;
+
+use super::Observed;
+
+/// O(runs kept for the layer · log).
+pub(super) struct History<'a> {
+    pub(super) newest_first: Vec<&'a TerraformRun>,
+    pub(super) active: Option<&'a TerraformRun>,
+    /// The newest plan towards the code.
+    pub(super) plan: Option<Plan<'a>>,
+    /// The apply of that plan, if it was started.
+    pub(super) apply: Option<&'a TerraformRun>,
+    /// The newest plan that only refreshed, if nothing was planned towards the code or applied since.
+    pub(super) look: Option<Plan<'a>>,
+    /// The newest run after which infrastructure and code were equal: an apply that succeeded, or a plan without changes.
+    pub(super) in_place: Option<&'a TerraformRun>,
+}
+
+/// A plan that succeeded.
+pub(super) struct Plan<'a> {
+    pub(super) run: &'a TerraformRun,
+    pub(super) attempt: u32,
+    pub(super) sha256: &'a Sha256,
+    pub(super) summary: PlanSummary,
+    pub(super) differences: &'a Differences,
+    pub(super) made_at: Timestamp,
+}
+
+impl<'a> History<'a> {
+    pub(super) fn of(seen: &Observed<'a>) -> Self {
+        let mut newest_first: Vec<&TerraformRun> = seen.runs.iter().collect();
+        newest_first.sort_by_cached_key(|run| {
+            let created = run.metadata.creation_timestamp.as_ref().map(|t| t.0);
+            std::cmp::Reverse((
+                finished_at(run).unwrap_or(Timestamp::MAX),
+                created,
+                run.metadata.name.clone(),
+            ))
+        });
+        let active = newest_first.iter().copied().find(|run| !is_terminal(run));
+        let plan = newest_plan(&newest_first, Mode::Normal);
+        let apply = plan.as_ref().and_then(|plan| apply_of(&newest_first, plan.sha256));
+        let since = apply.and_then(finished_at).or(plan.as_ref().map(|plan| plan.made_at));
+        let look = newest_plan(&newest_first, Mode::RefreshOnly).filter(|look| Some(look.made_at) > since);
+        let in_place = newest_first.iter().copied().find(|run| is_in_place(run));
+        Self { newest_first, active, plan, apply, look, in_place }
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {
+        self.newest_first.iter().copied().find(|run| run.metadata.name.as_deref() == Some(name))
+    }
+
+    pub(super) fn newest_plan(&self, mode: Mode) -> Option<Plan<'a>> {
+        newest_plan(&self.newest_first, mode)
+    }
+
+    pub(super) fn apply_of(&self, plan: &Sha256) -> Option<&'a TerraformRun> {
+        apply_of(&self.newest_first, plan)
+    }
+
+    /// Whether this commit was in place before that plan looked: what the plan would change then moved in the world.
+    pub(super) fn was_in_place(&self, seen: &Observed<'_>, plan: &Plan<'_>) -> bool {
+        let revision = &plan.run.spec.layer.revision;
+        match self.in_place {
+            Some(run) => &run.spec.layer.revision == revision && finished_at(run) <= Some(plan.made_at),
+            // Runs can be deleted by hand; then the status remembers.
+            None => {
+                seen.layer.status.as_ref().and_then(|s| s.revision.applied.as_ref()) == Some(revision)
+                    && plan.summary.has_changes()
+            }
+        }
+    }
+
+    /// The newest plan for this commit that failed for good, not before the run that the wish for it comes from.
+    pub(super) fn newest_failed_plan(
+        &self,
+        mode: Mode,
+        revision: &CommitId,
+        after: Option<&TerraformRun>,
+    ) -> Option<&'a TerraformRun> {
+        let since = after.and_then(finished_at);
+        self.newest_first.iter().copied().find(|run| {
+            run.spec.action == Action::Plan
+                && run.spec.mode == mode
+                && &run.spec.layer.revision == revision
+                && has_failed(run)
+                && finished_at(run) >= since
+        })
+    }
+}
+
+fn newest_plan<'a>(newest_first: &[&'a TerraformRun], mode: Mode) -> Option<Plan<'a>> {
+    newest_first.iter().copied().filter(|run| run.spec.mode == mode).find_map(Plan::of)
+}
+
+fn apply_of<'a>(newest_first: &[&'a TerraformRun], plan: &Sha256) -> Option<&'a TerraformRun> {
+    newest_first
+        .iter()
+        .copied()
+        .find(|run| run.spec.artifact.as_ref().is_some_and(|artifact| &artifact.sha256 == plan))
+}
+
+fn is_in_place(run: &TerraformRun) -> bool {
+    if run.spec.mode != Mode::Normal || !has_succeeded(run) {
+        return false;
+    }
+    match run.spec.action {
+        Action::Apply => true,
+        Action::Plan => Plan::of(run).is_some_and(|plan| !plan.summary.has_changes()),
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn of(run: &'a TerraformRun) -> Option<Self> {
+        let status = run.status.as_ref()?;
+        if run.spec.action != Action::Plan || status.state != Some(RunState::Succeeded) {
+            return None;
+        }
+        let result = status.result.as_ref()?;
+        Some(Self {
+            run,
+            attempt: status.attempts.last()?.number,
+            sha256: result.plan_sha256.as_ref()?,
+            summary: result.summary?,
+            differences: &result.differences,
+            made_at: status.finished_at.as_ref()?.0,
+        })
+    }
+}
+
+pub(super) fn after(run: &TerraformRun) -> String {
+    format!("after:{}", run.metadata.name.as_deref().unwrap_or_default())
+}
+
+pub(super) fn is_terminal(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|s| s.state).is_some_and(RunState::is_terminal)
+}
+
+pub(super) fn has_succeeded(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|s| s.state) == Some(RunState::Succeeded)
+}
+
+pub(super) fn has_failed(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|s| s.state) == Some(RunState::Failed)
+}
+
+pub(super) fn has_begun(run: &TerraformRun) -> bool {
+    run.status.as_ref().is_some_and(|status| !status.attempts.is_empty())
+}
+
+pub(super) fn finished_at(run: &TerraformRun) -> Option<Timestamp> {
+    run.status.as_ref()?.finished_at.as_ref().map(|t| t.0)
+}
+
+pub(super) fn result_message(run: &TerraformRun) -> &str {
+    run.status.as_ref().and_then(|s| s.result.as_ref()).map_or("", |r| r.message.as_str())
+}
+
+pub(super) fn result_reason(run: &TerraformRun) -> &str {
+    run.status.as_ref().and_then(|s| s.result.as_ref()).map_or("", |r| r.reason.as_str())
+}
+
+pub(super) fn ready_message(run: &TerraformRun) -> &str {
+    let conditions = run.status.as_ref().map_or(&[][..], |s| s.conditions.as_slice());
+    condition::find(conditions, "Ready").map_or("", |c| c.message.as_str())
+}
+
+/// The files that a run worked on.
+pub(super) fn bundle_of(run: &TerraformRun) -> Option<&Sha256> {
+    run.status.as_ref()?.attempts.iter().rev().find_map(|attempt| attempt.bundle.as_ref())
+}

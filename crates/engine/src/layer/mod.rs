@@ -1,0 +1,170 @@
+//! What a layer needs next: nothing, a plan, an apply, or to wait, and always why.
+//!
+//! The runs are the truth, the status is only what people read: everything that decides is derived from the layer's runs, the
+//! relevant commit and the approvals. A run's name follows from the wish behind it, so deciding twice makes one run.
+//!
+//! Here is the order of the questions; each answer has a file of its own.
+
+mod deletion;
+mod drift;
+mod history;
+mod need;
+mod policy;
+mod remedy;
+mod retention;
+mod runs;
+mod status;
+
+use api::layer::LayerState;
+use api::run::{Trigger, TriggerKind};
+use api::text::{CommitId, Sha256, Workspace};
+use api::{
+    LAYER_FINALIZER, TerraformApproval, TerraformLayer, TerraformLayerStatus, TerraformRepository,
+    TerraformRun,
+};
+use jiff::Timestamp;
+
+use crate::{Read, Settings, Wake, names};
+use history::History;
+use need::{Need, Standing, Step, hold, unknown};
+use remedy::PlanWish;
+use runs::Wanted;
+
+#[derive(Debug, Clone)]
+pub struct Observed<'a> {
+    pub now: Timestamp,
+    pub layer: &'a TerraformLayer,
+    pub repository: Read<&'a TerraformRepository>,
+    pub source: Read<Result<Source, String>>,
+    /// The runs of this incarnation of the layer.
+    pub runs: &'a [TerraformRun],
+    pub approvals: &'a [TerraformApproval],
+    pub settings: &'a Settings,
+}
+
+/// What the layer's branch holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    pub head: CommitId,
+    /// The last commit that touches the layer.
+    pub relevant: CommitId,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// In this order; the first that fails ends the round. The status is written after the finalizer is set and before the rest.
+    pub effects: Vec<Effect>,
+    pub status: TerraformLayerStatus,
+    pub wake: Wake,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Keep the layer in the API until its runs have ended. It comes before everything else.
+    AddFinalizer,
+    CreateRun(Box<TerraformRun>),
+    /// A run that has ended, or never began, with all that it left in the datastore; only if it is still as it was seen.
+    DeleteRun(Gone),
+    /// Let the layer go. Nothing comes after it.
+    RemoveFinalizer,
+}
+
+/// A run to delete, as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: Option<String>,
+}
+
+pub fn decide(seen: &Observed<'_>) -> Decision {
+    let history = History::of(seen);
+    if seen.layer.metadata.deletion_timestamp.is_some() {
+        return deletion::decide(seen, &history);
+    }
+    let mut effects = Vec::new();
+    if !holds_finalizer(seen.layer) {
+        effects.push(Effect::AddFinalizer);
+    }
+    let need = need(seen, &history);
+    match &need.step {
+        Step::Start(run) => effects.push(Effect::CreateRun(run.clone())),
+        Step::Hold => {}
+    }
+    let expired = retention::expired(seen, &history);
+    effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
+    let wake = need.wake.sooner(expired.wake);
+    Decision { status: status::status(seen, &history, &need), effects, wake }
+}
+
+fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
+    if let Some(run) = history.active {
+        return need::at_work(run);
+    }
+    if seen.layer.spec.suspend {
+        let state = seen.layer.status.as_ref().and_then(|s| s.state).unwrap_or(LayerState::Idle);
+        let why = "suspended; set spec.suspend to false to go on";
+        return hold(state, "Suspended", why, Standing::Waiting, Wake::OnChange);
+    }
+    match seen.repository {
+        Read::Present(_) => {}
+        Read::Absent => {
+            let why = format!("repository {} not found in this namespace", seen.layer.spec.repository.name);
+            return hold(LayerState::PlanNeeded, "RepositoryMissing", why, Standing::Stuck, Wake::OnChange);
+        }
+        Read::Unknown => return unknown("the repository could not be read"),
+    }
+    let source = match &seen.source {
+        Read::Present(Ok(source)) => source,
+        Read::Present(Err(why)) => {
+            let why = why.clone();
+            return hold(LayerState::PlanNeeded, "SourceUnavailable", why, Standing::Stuck, Wake::OnChange);
+        }
+        Read::Absent => {
+            let why = format!(
+                "waiting for branch {} of {} to be seen",
+                seen.layer.spec.branch, seen.layer.spec.repository.name
+            );
+            return hold(LayerState::PlanNeeded, "SourceUnseen", why, Standing::Unknown, Wake::OnChange);
+        }
+        Read::Unknown => return unknown("looking at the repository's newest commit"),
+    };
+    if let Some(token) = runs::unanswered_sync(seen, history) {
+        let reason = "asked for by hand".to_owned();
+        let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
+        return runs::start_plan(seen, Wanted::new(&source.relevant, &token, trigger));
+    }
+    match &history.plan {
+        Some(plan) if plan.run.spec.layer.revision == source.relevant => {
+            remedy::after_plan(seen, source, history, plan)
+        }
+        newest => {
+            let reason = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
+            let after = newest.as_ref().map(|plan| plan.run);
+            let wish = PlanWish { after, ..PlanWish::new(TriggerKind::Commit, &source.relevant, reason) };
+            remedy::plan_or_pause(seen, history, wish)
+        }
+    }
+}
+
+fn holds_finalizer(layer: &TerraformLayer) -> bool {
+    layer.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == LAYER_FINALIZER)
+}
+
+/// The state that a layer's runs are about.
+pub fn state_of(layer: &TerraformLayer) -> Sha256 {
+    names::state(
+        layer.metadata.namespace.as_deref().unwrap_or_default(),
+        layer.spec.repository.name.as_str(),
+        layer.spec.path.trimmed(),
+        layer.spec.workspace.as_ref().map_or("default", Workspace::as_str),
+    )
+}
+
+fn annotated<'a>(layer: &'a TerraformLayer, key: &str) -> Option<&'a str> {
+    layer.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn name_of(layer: &TerraformLayer) -> &str {
+    layer.metadata.name.as_deref().unwrap_or_default()
+}

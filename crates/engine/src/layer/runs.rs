@@ -1,0 +1,170 @@
+//! How a wish becomes a run. The same wish always makes the same name.
+
+use api::layer::LayerState;
+use api::run::{Action, Artifact, LayerRef, Mode, Trigger};
+use api::text::{CommitId, ObjectName, Sha256};
+use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
+use kube::Resource;
+use kube::core::ObjectMeta;
+
+use super::history::{History, Plan};
+use super::need::{Need, Standing, Step, words_of};
+use super::{Observed, annotated, name_of, policy, state_of};
+use crate::Wake;
+use crate::names::{self, Wish};
+
+/// What makes one run another than the next, and what it is given.
+pub(super) struct Wanted<'a> {
+    pub(super) mode: Mode,
+    pub(super) revision: &'a CommitId,
+    pub(super) token: &'a str,
+    pub(super) trigger: Trigger,
+    pub(super) preceding: u32,
+    pub(super) bundle: Option<Sha256>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(revision: &'a CommitId, token: &'a str, trigger: Trigger) -> Self {
+        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None }
+    }
+}
+
+pub(super) fn start_plan(seen: &Observed<'_>, wanted: Wanted<'_>) -> Need {
+    let why = wanted.trigger.reason.clone();
+    let run = build(seen, Action::Plan, None, wanted);
+    start(LayerState::PlanNeeded, "Planning", why, run)
+}
+
+/// The exact plan, in its own mode, on the files that it was made from.
+pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger) -> Need {
+    let spec = &plan.run.spec;
+    let why = match spec.mode {
+        Mode::Normal | Mode::Destroy => format!("applying {}: {}", words_of(plan.summary), trigger.reason),
+        Mode::RefreshOnly => format!("{}: {}", plan.differences.words(), trigger.reason),
+    };
+    let artifact = plan.run.metadata.name.as_deref().and_then(|name| {
+        Some(Artifact {
+            run: ObjectName::new(name).ok()?,
+            run_uid: plan.run.metadata.uid.clone()?,
+            attempt: plan.attempt,
+            sha256: plan.sha256.clone(),
+        })
+    });
+    let wanted = Wanted {
+        mode: spec.mode,
+        preceding: spec.preceding_failures,
+        bundle: spec.bundle.clone(),
+        ..Wanted::new(&spec.layer.revision, "", trigger)
+    };
+    let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
+    start(LayerState::ApplyNeeded, "Applying", why, run)
+}
+
+fn start(state: LayerState, reason: &'static str, why: String, run: Option<TerraformRun>) -> Need {
+    Need {
+        state,
+        reason,
+        why,
+        standing: Standing::Working,
+        step: run.map_or(Step::Hold, |run| Step::Start(Box::new(run))),
+        wake: Wake::OnChange,
+    }
+}
+
+/// A wish of a person that no run answers yet. The annotation's text names the wish, so one text is one plan.
+pub(super) fn unanswered_sync(seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
+    let text = annotated(seen.layer, annotation::SYNC)?;
+    let answered = seen.layer.status.as_ref().and_then(|s| s.last_sync.as_deref()) == Some(text);
+    (!answered && answered_sync(seen, history).is_none()).then(|| sync_token(text))
+}
+
+/// The sync text on the layer, once a run answers it.
+pub(super) fn answered_sync(seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
+    let text = annotated(seen.layer, annotation::SYNC)?;
+    let token = sync_token(text);
+    history
+        .newest_first
+        .iter()
+        .any(|run| annotated_token(run) == Some(token.as_str()))
+        .then(|| text.to_owned())
+}
+
+const SYNC_TOKEN: &str = "sync:";
+
+fn sync_token(text: &str) -> String {
+    format!("{SYNC_TOKEN}{text}")
+}
+
+/// Which sync text a run answers; other runs have none.
+const TOKEN_ANNOTATION: &str = "terrane.dev/token";
+
+fn annotated_token(run: &TerraformRun) -> Option<&str> {
+    run.metadata.annotations.as_ref()?.get(TOKEN_ANNOTATION).map(String::as_str)
+}
+
+fn build(
+    seen: &Observed<'_>,
+    action: Action,
+    artifact: Option<Artifact>,
+    wanted: Wanted<'_>,
+) -> Option<TerraformRun> {
+    let layer = seen.layer;
+    let sha256 = artifact.as_ref().map(|a| &a.sha256);
+    let name = name(seen, action, wanted.mode, wanted.revision, sha256, wanted.token);
+    let mut run = TerraformRun::new(
+        &name,
+        TerraformRunSpec {
+            layer: LayerRef {
+                name: ObjectName::new(name_of(layer)).ok()?,
+                uid: layer.metadata.uid.clone()?,
+                revision: wanted.revision.clone(),
+            },
+            action,
+            mode: wanted.mode,
+            state: state_of(layer),
+            artifact,
+            trigger: wanted.trigger,
+            bundle: wanted.bundle,
+            max_retries: policy::max_retries(seen),
+            preceding_failures: wanted.preceding,
+        },
+    );
+    run.metadata = ObjectMeta {
+        namespace: layer.metadata.namespace.clone(),
+        labels: Some(
+            [(label::MANAGED_BY, "terrane"), (label::ACTION, action.as_str())]
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+        ),
+        annotations: wanted
+            .token
+            .starts_with(SYNC_TOKEN)
+            .then(|| [(TOKEN_ANNOTATION.to_owned(), wanted.token.to_owned())].into()),
+        owner_references: if dependents_go_first(layer) {
+            None
+        } else {
+            Some(vec![layer.controller_owner_ref(&())?])
+        },
+        ..run.metadata
+    };
+    Some(run)
+}
+
+/// Deleted in the foreground: the garbage collector takes every dependent before the layer, also the runs that destroy its
+/// infrastructure. Those then belong to nobody, and the layer's own release deletes them.
+fn dependents_go_first(layer: &TerraformLayer) -> bool {
+    layer.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "foregroundDeletion")
+}
+
+pub(super) fn name(
+    seen: &Observed<'_>,
+    action: Action,
+    mode: Mode,
+    revision: &CommitId,
+    plan: Option<&Sha256>,
+    token: &str,
+) -> String {
+    let layer_uid = seen.layer.metadata.uid.as_deref().unwrap_or_default();
+    names::run(Wish { layer: name_of(seen.layer), layer_uid, action, mode, revision, plan, token })
+}

@@ -1,0 +1,158 @@
+//! What people read of a decision: the status and its conditions. Nothing here decides, and nothing that merely moves with time
+//! is written.
+
+use api::condition::{self, Truth};
+use api::layer::{DriftStatus, LayerState, PlanRef, Revisions, RunRef};
+use api::run::PlanSummary;
+use api::{TerraformLayerStatus, TerraformRun};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::history::{History, Plan, has_failed, has_succeeded};
+use super::need::{Need, Standing};
+use super::runs::answered_sync;
+use super::{Observed, Read, drift};
+use crate::Wake;
+
+/// Runs that the status names.
+const NAMED: usize = 5;
+
+pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) -> TerraformLayerStatus {
+    let before = seen.layer.status.clone().unwrap_or_default();
+    let source = match &seen.source {
+        Read::Present(Ok(source)) => Some(source),
+        Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
+    };
+    let planned = history.plan.as_ref();
+    let in_place = history.in_place.map(|run| run.spec.layer.revision.clone());
+    let runs: Vec<RunRef> = history.newest_first.iter().take(NAMED).filter_map(|run| run_ref(run)).collect();
+    let mut status = TerraformLayerStatus {
+        observed_generation: seen.layer.metadata.generation,
+        state: Some(need.state),
+        why: Some(need.why.clone()),
+        last_result: planned.map(|plan| burrito_words(plan.summary)).or(before.last_result),
+        next_check: match need.wake {
+            Wake::At(at) => Some(Time(whole_second(at))),
+            Wake::OnChange => None,
+        },
+        revision: Revisions {
+            branch: source.map(|s| s.head.clone()).or(before.revision.branch),
+            relevant: source.map(|s| s.relevant.clone()).or(before.revision.relevant),
+            short: source.map(|s| s.relevant.short().to_owned()).or(before.revision.short),
+            planned: planned.map(|plan| plan.run.spec.layer.revision.clone()).or(before.revision.planned),
+            applied: in_place.or(before.revision.applied),
+        },
+        plan: planned.map(|plan| PlanRef {
+            run: plan.run.metadata.name.clone().unwrap_or_default(),
+            attempt: plan.attempt,
+            sha256: plan.sha256.clone(),
+            summary: plan.summary,
+            made_at: Time(plan.made_at),
+        }),
+        last_run: runs.first().cloned(),
+        latest_runs: runs,
+        last_sync: answered_sync(seen, history).or(before.last_sync),
+        drift: drift::known(seen, history).map(drift_status),
+        consecutive_failures: history
+            .apply
+            .filter(|run| has_failed(run))
+            .map_or(0, |run| run.spec.preceding_failures + 1),
+        conditions: before.conditions,
+    };
+    conditions(seen, history, need, &mut status);
+    status
+}
+
+fn drift_status(plan: &Plan<'_>) -> DriftStatus {
+    let summary = plan.summary;
+    DriftStatus {
+        run: plan.run.metadata.name.clone().unwrap_or_default(),
+        found_at: Time(plan.made_at),
+        total: if plan.differences.is_empty() {
+            summary.add + summary.change + summary.destroy
+        } else {
+            plan.differences.total
+        },
+        resources: plan.differences.resources.clone(),
+    }
+}
+
+fn conditions(seen: &Observed<'_>, history: &History<'_>, need: &Need, status: &mut TerraformLayerStatus) {
+    let generation = seen.layer.metadata.generation;
+    let relevant = status.revision.relevant.clone();
+    let planned_relevant = relevant.is_some() && status.revision.planned == relevant;
+    let plan_fresh = planned_relevant && need.state != LayerState::PlanNeeded;
+    let apply_done = history
+        .plan
+        .as_ref()
+        .is_some_and(|plan| !plan.summary.has_changes() || history.apply.is_some_and(has_succeeded));
+    let drift_message = drift::known(seen, history)
+        .map(|plan| format!("the infrastructure differs from the code: {}", drift::words(plan)));
+    let mut set = |kind, truth, reason: &str, message: &str| {
+        condition::set(&mut status.conditions, kind, truth, reason, message, generation, seen.now);
+    };
+    set(
+        "IsPlanArtifactUpToDate",
+        plan_fresh.into(),
+        if plan_fresh { "UpToDate" } else { need.reason },
+        if plan_fresh { "the newest plan is within the drift interval" } else { &need.why },
+    );
+    set(
+        "IsApplyUpToDate",
+        apply_done.into(),
+        if apply_done { "UpToDate" } else { "NotApplied" },
+        if apply_done { "nothing is left to apply" } else { &need.why },
+    );
+    set(
+        "IsLastRelevantCommitPlanned",
+        planned_relevant.into(),
+        if planned_relevant { "Planned" } else { "NotPlanned" },
+        if planned_relevant { "the relevant commit is planned" } else { &need.why },
+    );
+    match &drift_message {
+        Some(message) => set("Drifted", Truth::True, "Drifted", message),
+        None => {
+            set("Drifted", Truth::False, "NoDrift", "no difference is known that the code does not explain")
+        }
+    }
+    let ready = match need.standing {
+        Standing::InSync => Truth::True,
+        Standing::Working | Standing::Waiting | Standing::Stuck => Truth::False,
+        Standing::Unknown => Truth::Unknown,
+    };
+    set("Ready", ready, need.reason, &need.why);
+    for (kind, standing) in [("Reconciling", Standing::Working), ("Stalled", Standing::Stuck)] {
+        if need.standing == standing {
+            let why = need.why.as_str();
+            condition::set(&mut status.conditions, kind, Truth::True, need.reason, why, generation, seen.now);
+        } else {
+            condition::clear(&mut status.conditions, kind);
+        }
+    }
+}
+
+fn run_ref(run: &TerraformRun) -> Option<RunRef> {
+    let status = run.status.as_ref();
+    Some(RunRef {
+        name: run.metadata.name.clone()?,
+        action: run.spec.action,
+        mode: run.spec.mode,
+        commit: run.spec.layer.revision.clone(),
+        date: status
+            .and_then(|s| s.finished_at.clone())
+            .or_else(|| run.metadata.creation_timestamp.clone())?,
+        result: match status.and_then(|s| s.result.as_ref()) {
+            Some(result) => result.message.clone(),
+            None => "running".to_owned(),
+        },
+    })
+}
+
+fn burrito_words(summary: PlanSummary) -> String {
+    format!("Plan: {} to create, {} to update, {} to delete", summary.add, summary.change, summary.destroy)
+}
+
+/// Status holds whole seconds; a rounded value compares equal to what the API gives back.
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

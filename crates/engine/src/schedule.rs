@@ -1,0 +1,42 @@
+//! How regular work of many objects is spread over time.
+
+use std::time::Duration;
+
+/// The share of an interval that is added at most.
+const JITTER: f64 = 0.1;
+
+/// A number from 0 to 1 that an object keeps for life, spread evenly over many: the first digits of its uid.
+pub fn share(uid: &str) -> f64 {
+    let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(4).collect();
+    f64::from(u16::from_str_radix(&digits, 16).unwrap_or_default()) / f64::from(u16::MAX)
+}
+
+/// The interval, longer by the object's share of a tenth.
+pub fn jittered(interval: Duration, share: f64) -> Duration {
+    Duration::try_from_secs_f64(interval.as_secs_f64() * (1.0 + JITTER * share.clamp(0.0, 1.0)))
+        .unwrap_or(interval)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_object_keeps_its_share_and_two_differ() {
+        assert_eq!(share("ffff0000-1"), 1.0);
+        assert_eq!(share("0000ffff-1"), 0.0);
+        assert!(share("80001111-2").total_cmp(&share("40001111-2")).is_gt());
+        assert_eq!(share(""), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn an_interval_grows_by_a_tenth_at_most(secs in 1_u64..10_000_000, uid in ".*") {
+            let interval = Duration::from_secs(secs);
+            let spread = jittered(interval, share(&uid));
+            prop_assert!(interval <= spread && spread <= interval.mul_f64(1.100_001));
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! When the world is looked at again, and what is done when it has moved.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod world;
+
+use api::condition;
+use api::layer::{Drift, DriftMode, LayerState, OnDrift};
+use api::run::{Action, Mode, PlanSummary, TriggerKind};
+use std::time::Duration;
+use world::{World, adds, by_hand, changes, world};
+
+/// A layer that was applied, at the moment when its next look at the world is due.
+fn due(world: World, drift: Drift) -> World {
+    let mut world = world;
+    world.layer.spec.drift = Some(drift);
+    world.step();
+    world.succeed(adds(1));
+    world.step();
+    if world.active().is_none() {
+        let plan = world.plan_sha256();
+        world.say(api::approval::Decision::Approve, &plan);
+        world.step();
+    }
+    world.succeed(adds(0));
+    let settled = world.step();
+    assert_eq!(world.status().state, Some(LayerState::Idle), "{:?}", world.status().why);
+    world.wait(&settled);
+    world
+}
+
+fn drift(on_drift: Option<OnDrift>, mode: Option<DriftMode>) -> Drift {
+    Drift { interval: None, mode, on_drift }
+}
+
+fn is_drifted(world: &World) -> bool {
+    condition::is_true(&world.status().conditions, "Drifted")
+}
+
+fn last(world: &World) -> (Action, Mode) {
+    let spec = &world.runs.last().unwrap().spec;
+    (spec.action, spec.mode)
+}
+
+#[test]
+fn the_default_follows_auto_apply() {
+    for (start, starts_apply) in [(world().auto_apply(), true), (world(), false)] {
+        let mut world = due(start, Drift::default());
+        world.step();
+        assert_eq!(last(&world), (Action::Plan, Mode::Normal));
+        world.succeed_finding(changes(1), by_hand());
+        world.step();
+        assert!(is_drifted(&world));
+        let action = last(&world).0;
+        assert_eq!(action == Action::Apply, starts_apply, "{:?}", world.status().why);
+    }
+}
+
+#[test]
+fn reported_drift_waits_for_a_person_even_with_auto_apply() {
+    let mut world = due(world().auto_apply(), drift(Some(OnDrift::Report), None));
+    world.step();
+    world.succeed_finding(changes(1), by_hand());
+    world.step();
+    let status = world.status();
+    assert_eq!(status.state, Some(LayerState::ApplyNeeded));
+    let why = status.why.clone().unwrap();
+    assert_eq!(why, "drifted, local_file.motd differs in content; to revert it: terrane approve db");
+    let found = status.drift.clone().unwrap();
+    assert_eq!((found.total, found.resources), (1, by_hand().resources));
+    assert_eq!(condition::find(&status.conditions, "Ready").unwrap().status, "False");
+
+    let plan = world.plan_sha256();
+    world.say(api::approval::Decision::Approve, &plan);
+    world.step();
+    assert_eq!(last(&world), (Action::Apply, Mode::Normal));
+    world.succeed(adds(0));
+    world.step();
+    assert!(!is_drifted(&world));
+    assert_eq!(world.status().drift, None);
+}
+
+#[test]
+fn new_code_is_no_drift_and_needs_its_own_permission() {
+    let mut world = due(world(), drift(Some(OnDrift::Revert), None));
+    world.push('b');
+    world.step();
+    world.succeed(changes(1));
+    world.step();
+    assert!(!is_drifted(&world));
+    assert_eq!(world.status().state, Some(LayerState::ApplyNeeded));
+    assert!(world.status().why.as_ref().unwrap().starts_with("autoApply is off"));
+}
+
+#[test]
+fn drift_is_reverted_where_the_layer_says_so_though_new_code_waits() {
+    let mut world = due(world(), drift(Some(OnDrift::Revert), None));
+    world.step();
+    world.succeed_finding(changes(1), by_hand());
+    world.step();
+    let apply = world.runs.last().unwrap();
+    assert_eq!((apply.spec.action, apply.spec.trigger.kind), (Action::Apply, TriggerKind::Auto));
+    assert_eq!(apply.spec.trigger.reason, "drift is reverted");
+}
+
+#[test]
+fn accepted_drift_goes_into_the_state_and_changes_nothing_else() {
+    let mut world = due(world().auto_apply(), drift(Some(OnDrift::Accept), None));
+    world.step();
+    assert_eq!(last(&world), (Action::Plan, Mode::RefreshOnly));
+    world.succeed_finding(PlanSummary::default(), by_hand());
+    world.step();
+    assert!(is_drifted(&world));
+    assert_eq!(last(&world), (Action::Apply, Mode::RefreshOnly));
+    let plan = world.plan_sha256();
+    assert_eq!(world.runs.last().unwrap().spec.artifact.as_ref().unwrap().sha256, plan);
+    world.succeed(adds(0));
+    let settled = world.step();
+    assert_eq!(world.status().why.as_deref(), Some("in sync with aaaaaaa"));
+    assert!(!is_drifted(&world));
+    world.wait(&settled);
+    world.step();
+    assert_eq!(last(&world), (Action::Plan, Mode::RefreshOnly), "and it is looked for again");
+}
+
+#[test]
+fn an_acceptance_that_fails_is_planned_anew_and_gives_up_like_any_apply() {
+    let mut world = due(world().auto_apply().max_retries(0), drift(Some(OnDrift::Accept), None));
+    world.step();
+    world.succeed_finding(PlanSummary::default(), by_hand());
+    world.step();
+    world.fail("ToolFailed");
+    let gave_up = world.step();
+    assert!(world.status().why.as_ref().unwrap().starts_with("gave up after 1 failed applies"));
+    world.wait(&gave_up);
+    world.step();
+    assert_eq!(last(&world), (Action::Plan, Mode::RefreshOnly));
+}
+
+#[test]
+fn a_refreshing_look_reports_or_leads_to_a_plan_that_reverts() {
+    let looks = Some(DriftMode::RefreshOnly);
+    let mut reporting = due(world(), drift(None, looks));
+    reporting.step();
+    assert_eq!(last(&reporting), (Action::Plan, Mode::RefreshOnly));
+    reporting.succeed_finding(PlanSummary::default(), by_hand());
+    let told = reporting.step();
+    assert_eq!(reporting.status().state, Some(LayerState::Idle));
+    assert!(is_drifted(&reporting));
+    assert!(reporting.active().is_none());
+    reporting.wait(&told);
+    reporting.step();
+    assert_eq!(last(&reporting), (Action::Plan, Mode::RefreshOnly));
+    reporting.succeed(PlanSummary::default());
+    reporting.step();
+    assert!(!is_drifted(&reporting), "it went away by itself");
+
+    let mut reverting = due(world().auto_apply(), drift(None, looks));
+    reverting.step();
+    reverting.succeed_finding(PlanSummary::default(), by_hand());
+    reverting.step();
+    assert_eq!(last(&reverting), (Action::Plan, Mode::Normal));
+    reverting.pass(Duration::from_secs(1));
+    reverting.succeed_finding(changes(1), by_hand());
+    reverting.step();
+    assert_eq!(last(&reverting), (Action::Apply, Mode::Normal));
+}
+
+#[test]
+fn the_repository_speaks_where_the_layer_is_silent() {
+    let mut start = world();
+    start.repository.as_mut().unwrap().spec.drift = Some(drift(Some(OnDrift::Revert), None));
+    let mut world = due(start, Drift::default());
+    world.step();
+    world.succeed_finding(changes(1), by_hand());
+    world.step();
+    assert_eq!(last(&world).0, Action::Apply);
+}
+
+#[test]
+fn looks_are_spread_by_the_layers_own_share() {
+    let mut waits = Vec::new();
+    for uid in ["00000000-layer", "80000000-layer", "ffffffff-layer"] {
+        let mut start = world().auto_apply();
+        start.layer.metadata.uid = Some(uid.into());
+        let applied_at = start.now;
+        let world = due(start, Drift::default());
+        waits.push(world.now.duration_since(applied_at).as_secs());
+    }
+    assert_eq!(waits, [1800, 1890, 1980]);
+}
+
+#[test]
+fn a_look_that_fails_is_repeated_at_the_next_check_only() {
+    let mut world = due(world().auto_apply(), Drift::default());
+    for _ in 0..3 {
+        world.step();
+        assert_eq!(world.active_action(), Some(Action::Plan));
+        world.fail("ToolFailed");
+        let paused = world.step();
+        assert!(world.active().is_none(), "{:?}", world.status().why);
+        assert!(condition::is_true(&world.status().conditions, "Stalled"));
+        world.wait(&paused);
+    }
+}

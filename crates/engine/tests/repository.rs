@@ -1,0 +1,136 @@
+//! When a repository is looked at, and what its status says.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::condition;
+use api::repository::RepositoryState;
+use api::text::RefName;
+use api::{TerraformRepository, TerraformRepositoryStatus};
+use engine::repository::{Decision, Effect, Look, Observed, decide};
+use engine::{Settings, Wake, later};
+use jiff::Timestamp;
+use world::{commit, settings, world};
+
+struct Scene {
+    now: Timestamp,
+    repository: TerraformRepository,
+    wanted: BTreeSet<RefName>,
+    look: Option<Look>,
+    settings: Settings,
+}
+
+fn scene() -> Scene {
+    let world = world();
+    Scene {
+        now: world.now,
+        repository: world.repository.unwrap(),
+        wanted: [RefName::new("main").unwrap()].into(),
+        look: None,
+        settings: settings(),
+    }
+}
+
+impl Scene {
+    fn step(&mut self) -> Decision {
+        let decision = decide(&Observed {
+            now: self.now,
+            repository: &self.repository,
+            wanted: &self.wanted,
+            look: self.look.as_ref(),
+            looking: false,
+            jitter: 0.5,
+            settings: &self.settings,
+        });
+        self.repository.status = Some(decision.status.clone());
+        decision
+    }
+
+    fn found(&mut self, refs: Result<&[&str], &str>) {
+        let found = refs
+            .map(|names| {
+                names.iter().map(|name| ((*name).to_owned(), commit('a'))).collect::<BTreeMap<_, _>>()
+            })
+            .map_err(str::to_owned);
+        self.look = Some(Look { at: self.now, found });
+    }
+
+    fn status(&self) -> &TerraformRepositoryStatus {
+        self.repository.status.as_ref().unwrap()
+    }
+
+    fn holds(&self, kind: &str) -> bool {
+        condition::is_true(&self.status().conditions, kind)
+    }
+
+    fn ready(&self) -> (&str, &str) {
+        let ready = condition::find(&self.status().conditions, "Ready").unwrap();
+        (&ready.status, &ready.reason)
+    }
+}
+
+#[test]
+fn it_is_unknown_and_reconciling_until_it_was_looked_at() {
+    let mut scene = scene();
+    assert_eq!(scene.step().effects, [Effect::Look]);
+    assert_eq!(scene.ready(), ("Unknown", "NotLooked"));
+    assert!(scene.holds("Reconciling") && !scene.holds("Stalled"));
+    scene.found(Ok(&["refs/heads/main"]));
+    let settled = scene.step();
+    assert_eq!(scene.ready(), ("True", "Synced"));
+    assert_eq!(scene.status().state, Some(RepositoryState::Synced));
+    assert!(!scene.holds("Reconciling") && !scene.holds("Stalled"));
+    assert_eq!(settled.wake, Wake::At(later(scene.now, Duration::from_secs(63))), "a minute and its jitter");
+}
+
+#[test]
+fn a_look_that_finds_nothing_new_writes_nothing() {
+    let mut scene = scene();
+    scene.found(Ok(&["refs/heads/main"]));
+    scene.step();
+    let first = scene.status().clone();
+    scene.now = later(scene.now, Duration::from_secs(100));
+    scene.found(Ok(&["refs/heads/main"]));
+    scene.step();
+    assert_eq!(scene.status(), &first);
+}
+
+#[test]
+fn what_cannot_be_read_stalls_and_is_too_old_after_a_while() {
+    let mut scene = scene();
+    scene.found(Ok(&["refs/heads/main"]));
+    scene.step();
+    let mut too_old = Vec::new();
+    for _ in 0..4 {
+        scene.now = later(scene.now, Duration::from_secs(63));
+        scene.found(Err("connection refused"));
+        scene.step();
+        assert_eq!(scene.ready(), ("False", "Unreadable"));
+        assert!(scene.holds("Stalled") && scene.holds("HasLastSyncFailed"));
+        too_old.push(scene.holds("IsLastSyncTooOld"));
+    }
+    assert_eq!(too_old, [false, false, true, true]);
+    assert_eq!(scene.status().branches[0].latest_rev, Some(commit('a')), "what was seen stays");
+    scene.found(Ok(&["refs/heads/main"]));
+    scene.step();
+    assert!(!scene.holds("IsLastSyncTooOld") && !scene.holds("Stalled"));
+}
+
+#[test]
+fn a_missing_branch_is_named_and_a_suspended_repository_is_left_alone() {
+    let mut scene = scene();
+    scene.found(Ok(&["refs/heads/other"]));
+    scene.step();
+    assert_eq!(scene.ready(), ("False", "BranchMissing"));
+    assert!(scene.holds("Stalled"));
+    scene.repository.spec.suspend = true;
+    scene.now = later(scene.now, Duration::from_secs(1000));
+    let decision = scene.step();
+    assert!(decision.effects.is_empty());
+    assert_eq!(decision.wake, Wake::OnChange);
+    assert_eq!(scene.ready(), ("False", "Suspended"));
+    assert!(!scene.holds("Stalled"));
+}

@@ -1,0 +1,54 @@
+//! The HTTP service for people: logs, plans, outputs and states, with the rights that the Kubernetes API gives to whoever asks.
+//!
+//! It decides nothing about layers and keeps nothing: who asks is settled by a TokenReview, what they may by a
+//! SubjectAccessReview, which run or layer is meant by a read of the API, and the bytes come from the datastore as a stream.
+
+mod layers;
+mod person;
+mod refusal;
+mod runs;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+
+pub use refusal::Refusal;
+
+/// What the service is made of.
+#[derive(Clone)]
+pub struct Options {
+    /// May create TokenReviews and SubjectAccessReviews, and read runs and layers.
+    pub client: kube::Client,
+    /// Speaks for Terrane's controllers.
+    pub datastore: datastore::Client,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("datastore", &self.datastore).finish_non_exhaustive()
+    }
+}
+
+struct Service {
+    client: kube::Client,
+    datastore: datastore::Client,
+}
+
+/// The service as a router; merge it with others on one port.
+pub fn router(options: Options) -> Router {
+    let service = Arc::new(Service { client: options.client, datastore: options.datastore });
+    let run = "/api/v1/namespaces/{namespace}/runs/{name}";
+    let layer = "/api/v1/namespaces/{namespace}/layers/{name}";
+    Router::new()
+        .route(&format!("{run}/log"), get(runs::log))
+        .route(&format!("{run}/plan"), get(runs::plan_text))
+        .route(&format!("{run}/plan.json"), get(runs::plan_json))
+        .route(&format!("{layer}/outputs"), get(layers::outputs))
+        .route(&format!("{layer}/state"), get(layers::state).put(layers::state_put))
+        .route(&format!("{layer}/state/versions"), get(layers::versions))
+        .route(&format!("{layer}/state/versions/{{version}}"), get(layers::version))
+        .route(&format!("{layer}/state/lock"), get(layers::lock).delete(layers::unlock))
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .with_state(service)
+}

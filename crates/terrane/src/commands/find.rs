@@ -1,0 +1,63 @@
+//! Finding runs: of a layer, by name, the newest.
+
+use anyhow::{Context, bail};
+use api::TerraformRun;
+use api::run::RunState;
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+/// The runs of a layer, newest first: those that have not ended, then by when they ended. O(runs of the layer).
+pub(super) async fn runs_of(
+    client: &Client,
+    namespace: &str,
+    layer: &str,
+) -> anyhow::Result<Vec<TerraformRun>> {
+    let params = ListParams::default().fields(&format!("spec.layer.name={layer}"));
+    let mut runs = Api::<TerraformRun>::namespaced(client.clone(), namespace)
+        .list(&params)
+        .await
+        .with_context(|| format!("list the runs of {namespace}/{layer}"))?
+        .items;
+    runs.sort_by_cached_key(|run| {
+        let ended = run.status.as_ref().and_then(|status| status.finished_at.as_ref()).map(|time| time.0);
+        let created = run.creation_timestamp().map(|time| time.0);
+        std::cmp::Reverse((ended.unwrap_or(Timestamp::MAX), created, run.name_any()))
+    });
+    Ok(runs)
+}
+
+/// What is meant by a name: `run/NAME` is a run; else the latest run of the layer NAME, else the run NAME.
+pub(super) async fn run_meant(client: &Client, namespace: &str, name: &str) -> anyhow::Result<TerraformRun> {
+    let api = Api::<TerraformRun>::namespaced(client.clone(), namespace);
+    let reading = || format!("read run {namespace}/{name}");
+    if let Some(run) = name.strip_prefix("run/") {
+        return match api.get_opt(run).await.with_context(reading)? {
+            Some(found) => Ok(found),
+            None => bail!("run {namespace}/{run} not found; `terrane get runs -n {namespace}` lists them"),
+        };
+    }
+    let layer = name.strip_prefix("layer/").unwrap_or(name);
+    if let Some(run) = runs_of(client, namespace, layer).await?.into_iter().next() {
+        return Ok(run);
+    }
+    if let Some(run) = api.get_opt(name).await.with_context(reading)? {
+        return Ok(run);
+    }
+    super::layer(client, namespace, layer).await?;
+    bail!("layer {namespace}/{layer} has no run yet; `terrane plan {layer}` starts one")
+}
+
+pub(super) fn has_ended(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|status| status.state).is_some_and(RunState::is_terminal)
+}
+
+pub(super) fn has_succeeded(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|status| status.state) == Some(RunState::Succeeded)
+}
+
+/// What came of a run, for people.
+pub(super) fn outcome(run: &TerraformRun) -> String {
+    let result = run.status.as_ref().and_then(|status| status.result.as_ref());
+    result.map_or_else(|| "it has no result yet".to_owned(), |result| result.message.clone())
+}

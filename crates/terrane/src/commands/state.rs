@@ -1,0 +1,307 @@
+//! `terrane state`: the state that Terrane keeps for a layer. What changes it goes through the same checks as a run: lineage,
+//! serial, lock; every version stays.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use datastore::service::{Lock, Step};
+use http::Method;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::service::{Call, Service};
+use super::{Connection, get, render};
+use crate::arguments::{Output, Target};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// List the addresses of the resources in the state
+    List(Whose),
+    /// Show one resource of the state
+    Show {
+        #[command(flatten)]
+        whose: Whose,
+        /// The address, such as module.net.local_file.a
+        address: String,
+    },
+    /// Print the whole state, secrets included
+    Pull {
+        #[command(flatten)]
+        whose: Whose,
+        /// The version with this number instead of the current one
+        #[arg(long)]
+        number: Option<u64>,
+    },
+    /// Make the content of a file the state: same lineage, higher serial
+    Push {
+        #[command(flatten)]
+        whose: Whose,
+        /// The file, or - for standard input
+        file: PathBuf,
+    },
+    /// List the versions of the state
+    Versions(Whose),
+    /// Make an older version the current one, as a new version
+    Rollback {
+        #[command(flatten)]
+        whose: Whose,
+        /// The number of the version, as `terrane state versions` lists it
+        number: u64,
+    },
+    /// Show who holds the state
+    Locks(Whose),
+    /// Release a lock that was left behind; refused while a run is at work on the state
+    Unlock {
+        #[command(flatten)]
+        whose: Whose,
+        /// The id of the lock, as `terrane state locks` shows it
+        id: String,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Whose {
+    /// The layer
+    layer: String,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    match options.verb {
+        Verb::List(whose) => Keeper::of(whose).await?.list().await,
+        Verb::Show { whose, address } => Keeper::of(whose).await?.show(&address).await,
+        Verb::Pull { whose, number } => Keeper::of(whose).await?.pull(number).await,
+        Verb::Push { whose, file } => Keeper::of(whose).await?.push(&file).await,
+        Verb::Versions(whose) => Keeper::of(whose).await?.versions().await,
+        Verb::Rollback { whose, number } => Keeper::of(whose).await?.rollback(number).await,
+        Verb::Locks(whose) => Keeper::of(whose).await?.locks().await,
+        Verb::Unlock { whose, id } => Keeper::of(whose).await?.unlock(&id).await,
+    }
+}
+
+/// The state of one layer, through the service.
+struct Keeper {
+    connection: Connection,
+    service: Service,
+    layer: String,
+    output: Output,
+}
+
+impl Keeper {
+    async fn of(whose: Whose) -> anyhow::Result<Self> {
+        let connection = super::connection(&whose.target).await?;
+        super::layer(&connection.client, &connection.namespace, &whose.layer).await?;
+        let service = Service::find(&connection).await?;
+        Ok(Self { connection, service, layer: whose.layer, output: whose.output })
+    }
+
+    fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
+        let layer = [self.connection.namespace.as_str(), "layers", self.layer.as_str(), "state"];
+        [&layer[..], rest].concat()
+    }
+
+    async fn content(&self, version: Option<u64>) -> anyhow::Result<Vec<u8>> {
+        let number = version.map(|version| version.to_string());
+        let rest: &[&str] = match &number {
+            Some(number) => &["versions", number.as_str()],
+            None => &[],
+        };
+        let answer = self.service.get(&self.path(rest)).await?;
+        Ok(answer.bytes().await.context("read the state")?.to_vec())
+    }
+
+    async fn document(&self, version: Option<u64>) -> anyhow::Result<Value> {
+        // The parser's own words could quote a secret; the place is enough.
+        serde_json::from_slice(&self.content(version).await?)
+            .map_err(|error| anyhow::anyhow!("line {} of the state is not JSON", error.line()))
+    }
+
+    async fn list(&self) -> anyhow::Result<()> {
+        let document = self.document(None).await?;
+        let mut addresses: Vec<String> =
+            instances(&document).into_iter().map(|(address, _)| address).collect();
+        addresses.sort();
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(&addresses)?),
+            Output::Yaml => print!("{}", serde_saphyr::to_string(&addresses)?),
+            Output::Table | Output::Wide | Output::Name => {
+                addresses.iter().for_each(|address| println!("{address}"))
+            }
+        }
+        Ok(())
+    }
+
+    async fn show(&self, address: &str) -> anyhow::Result<()> {
+        let document = self.document(None).await?;
+        let found = instances(&document).into_iter().find(|(known, _)| known == address);
+        let Some((_, instance)) = found else {
+            bail!(
+                "the state of {}/{1} has no resource {address}; `terrane state list {1}` lists them",
+                self.connection.namespace,
+                self.layer
+            );
+        };
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(instance)?),
+            Output::Name => println!("{address}"),
+            Output::Table | Output::Wide | Output::Yaml => {
+                let attributes = instance.get("attributes").unwrap_or(instance);
+                print!("# {address}\n{}", serde_saphyr::to_string(attributes)?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn pull(&self, version: Option<u64>) -> anyhow::Result<()> {
+        use std::io::Write;
+        let content = self.content(version).await?;
+        let mut out = std::io::stdout().lock();
+        out.write_all(&content).context("print the state")?;
+        if !content.ends_with(b"\n") {
+            out.write_all(b"\n").context("print the state")?;
+        }
+        Ok(())
+    }
+
+    async fn push(&self, file: &std::path::Path) -> anyhow::Result<()> {
+        let content = if file.as_os_str() == "-" {
+            let mut content = Vec::new();
+            std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut content)
+                .context("read standard input")?;
+            content
+        } else {
+            std::fs::read(file).with_context(|| format!("read {}", file.display()))?
+        };
+        let version = self.write(content).await?;
+        println!("the state of {} is version {version} now", self.layer);
+        Ok(())
+    }
+
+    async fn write(&self, content: Vec<u8>) -> anyhow::Result<String> {
+        let path = self.path(&[]);
+        let call = Call { method: Method::PUT, path: &path, query: &[], body: Some(content) };
+        let answer = self.service.send(call).await?;
+        let version = answer.headers().get(datastore::header::STATE_VERSION);
+        Ok(version.and_then(|value| value.to_str().ok()).unwrap_or("?").to_owned())
+    }
+
+    async fn rollback(&self, version: u64) -> anyhow::Result<()> {
+        let current = self.document(None).await?;
+        let mut old = self.document(Some(version)).await?;
+        let serial =
+            current.get("serial").and_then(Value::as_u64).context("the current state has no serial")?;
+        // The tools take a state for newer by its serial; going back is a step forward.
+        let field = old.get_mut("serial").with_context(|| format!("version {version} has no serial"))?;
+        *field = Value::from(serial + 1);
+        let now = self.write(serde_json::to_vec_pretty(&old)?).await?;
+        println!(
+            "the state of {0} holds what version {version} held, as version {now}; `terrane plan {0}` shows what that means",
+            self.layer
+        );
+        Ok(())
+    }
+
+    async fn versions(&self) -> anyhow::Result<()> {
+        let answer = self.service.get(&self.path(&["versions"])).await?;
+        let mut steps: Vec<Step> = answer.json().await.context("read the versions")?;
+        steps.reverse();
+        if steps.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+            eprintln!("Terrane keeps no state of layer {}/{}", self.connection.namespace, self.layer);
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let number = |step: &Step| step.head.as_ref().map_or_else(get::dash, |head| head.version.to_string());
+        let cells = |step: &Step| {
+            let head = step.head.as_ref();
+            let serial = head.and_then(|head| head.serial);
+            vec![
+                number(step),
+                serial.map_or_else(get::dash, |serial| serial.to_string()),
+                get::age(step.at, now),
+                step.by.clone(),
+                head.map_or_else(get::dash, |head| head.sha256.short().to_owned()),
+            ]
+        };
+        render::rows(self.output, &steps, &["VERSION", "SERIAL", "AGE", "BY", "SHA256"], cells, number)
+    }
+
+    async fn lock(&self) -> anyhow::Result<Option<Lock>> {
+        let answer = self.service.get(&self.path(&["lock"])).await?;
+        if answer.status() == http::StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        Ok(Some(answer.json().await.context("read the lock")?))
+    }
+
+    async fn locks(&self) -> anyhow::Result<()> {
+        let locks = Vec::from_iter(self.lock().await?);
+        if locks.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+            println!("the state of {} is not locked", self.layer);
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let cells = |lock: &Lock| {
+            let operation = lock.info.get("Operation").and_then(Value::as_str).unwrap_or("-").to_owned();
+            vec![lock.id.clone(), lock.by.clone(), get::age(lock.since, now), operation]
+        };
+        render::rows(self.output, &locks, &["ID", "BY", "SINCE", "OPERATION"], cells, |lock| lock.id.clone())
+    }
+
+    async fn unlock(&self, id: &str) -> anyhow::Result<()> {
+        if self.lock().await?.is_none() {
+            bail!("the state of {}/{} is not locked", self.connection.namespace, self.layer);
+        }
+        let path = self.path(&["lock"]);
+        let call = Call { method: Method::DELETE, path: &path, query: &[("id", id)], body: None };
+        self.service.send(call).await?;
+        println!("released the lock {id} of {}", self.layer);
+        Ok(())
+    }
+}
+
+/// Every resource instance of a state with its address. O(instances).
+fn instances(document: &Value) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for resource in list(document, "resources") {
+        let word = |field: &str| resource.get(field).and_then(Value::as_str);
+        let (Some(kind), Some(name)) = (word("type"), word("name")) else { continue };
+        let data = if word("mode") == Some("data") { "data." } else { "" };
+        let module = word("module").map(|module| format!("{module}.")).unwrap_or_default();
+        for instance in list(resource, "instances") {
+            let index = instance.get("index_key").map(|key| format!("[{key}]")).unwrap_or_default();
+            found.push((format!("{module}{data}{kind}.{name}{index}"), instance));
+        }
+    }
+    found
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn addresses_are_those_of_the_tools() {
+        let state = json!({ "resources": [
+            { "mode": "managed", "type": "a", "name": "b", "instances": [{ "index_key": 0 }, { "index_key": "x" }] },
+            { "mode": "data", "type": "c", "name": "d", "module": "module.m", "instances": [{}] },
+        ]});
+        let addresses: Vec<String> = instances(&state).into_iter().map(|(address, _)| address).collect();
+        assert_eq!(addresses, ["a.b[0]", "a.b[\"x\"]", "module.m.data.c.d"]);
+    }
+}

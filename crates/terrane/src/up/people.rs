@@ -1,0 +1,111 @@
+//! The HTTP service for people as part of `terrane up`: its account and rights, the roles that administrators can give, and the
+//! announcement by which the command line finds it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context;
+use api::service::{ANNOUNCEMENT, URL, subresource};
+use api::{GROUP, SYSTEM_NAMESPACE};
+use axum::Router;
+use datastore::client::TokenSource;
+use embedded::auth::Identity;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+pub(super) const ACCOUNT: &str = "terrane-server";
+
+pub(super) fn identity() -> Identity {
+    Identity::service_account(SYSTEM_NAMESPACE, ACCOUNT)
+}
+
+pub(super) fn rules() -> Value {
+    json!([
+        { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
+        { "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] },
+        { "apiGroups": [GROUP], "resources": ["terraformlayers", "terraformruns"], "verbs": ["get", "list"] },
+    ])
+}
+
+/// The service, announced. `client` has its identity; the administrator's announces it.
+pub(super) async fn router(
+    administrator: &Client,
+    client: Client,
+    listener: &TcpListener,
+    token_file: &Path,
+) -> anyhow::Result<Router> {
+    let address = listener.local_addr().context("find the address of the HTTP service")?;
+    let token = TokenSource::File(token_file.to_owned());
+    let datastore = datastore::Client::new(&format!("http://{address}"), token)
+        .context("prepare the datastore's client")?;
+    announce(administrator, address).await?;
+    Ok(server::router(server::Options { client, datastore }))
+}
+
+/// Says where the service is. Server-side apply: the same address at the next start writes nothing.
+async fn announce(client: &Client, address: SocketAddr) -> anyhow::Result<()> {
+    let manager = PatchParams::apply("terrane-up").force();
+    let metadata = json!({ "name": ANNOUNCEMENT });
+    let announcement = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { URL: format!("http://{address}") },
+    });
+    Api::<ConfigMap>::namespaced(client.clone(), SYSTEM_NAMESPACE)
+        .patch(ANNOUNCEMENT, &manager, &Patch::Apply(announcement))
+        .await
+        .context("announce the HTTP service")?;
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
+        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [ANNOUNCEMENT], "verbs": ["get"] }],
+    });
+    Api::<Role>::namespaced(client.clone(), SYSTEM_NAMESPACE)
+        .patch(ANNOUNCEMENT, &manager, &Patch::Apply(role))
+        .await
+        .context("let everybody find the HTTP service")?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ANNOUNCEMENT },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated" }],
+    });
+    Api::<RoleBinding>::namespaced(client.clone(), SYSTEM_NAMESPACE)
+        .patch(ANNOUNCEMENT, &manager, &Patch::Apply(binding))
+        .await
+        .context("let everybody find the HTTP service")?;
+    for (name, rules) in roles() {
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules,
+        });
+        Api::<ClusterRole>::all(client.clone())
+            .patch(name, &manager, &Patch::Apply(role))
+            .await
+            .with_context(|| format!("install the role {name}"))?;
+    }
+    Ok(())
+}
+
+/// Roles to bind to people, each holding the one before it.
+fn roles() -> [(&'static str, Value); 3] {
+    let with = |resource: &str, part: &str| format!("{resource}/{part}");
+    let (log, plan) = (with("terraformruns", subresource::LOG), with("terraformruns", subresource::PLAN));
+    let (outputs, state) =
+        (with("terraformlayers", subresource::OUTPUTS), with("terraformlayers", subresource::STATE));
+    let kinds = ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals"];
+    let view = [
+        json!({ "apiGroups": [GROUP], "resources": kinds, "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": [GROUP], "resources": [log, plan, outputs], "verbs": ["get"] }),
+        json!({ "apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["get", "list", "watch"] }),
+    ];
+    let operate = [
+        json!({ "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["patch"] }),
+        json!({ "apiGroups": [GROUP], "resources": ["terraformapprovals"], "verbs": ["create"] }),
+    ];
+    let states = [json!({ "apiGroups": [GROUP], "resources": [state], "verbs": ["get", "update"] })];
+    [
+        ("terrane-viewer", json!(view)),
+        ("terrane-operator", json!([&view[..], &operate[..]].concat())),
+        ("terrane-state-keeper", json!([&view[..], &operate[..], &states[..]].concat())),
+    ]
+}

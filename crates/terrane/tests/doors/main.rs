@@ -1,0 +1,342 @@
+//! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod people;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use harness::{BINARY, git, until};
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::PostParams;
+use people::{Doors, finished, run_as};
+use serde_json::{Value, json};
+
+/// Long enough on a busy machine.
+const PATIENTLY: &str = "--timeout=180s";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_does_what_it_says() {
+    let doors = Doors::open().await;
+    doors.run(&["wait", "network", "--for=condition=Ready", PATIENTLY]).with_code(0).says("condition met");
+    planning(&doors);
+    logs(&doors);
+    suspending(&doors);
+    deciding(&doors);
+    following(&doors).await;
+    telling(&doors).await;
+    outputs(&doors).await;
+    state(&doors).await;
+    rights(&doors).await;
+    doors.close().await;
+}
+
+fn planning(doors: &Doors) {
+    doors.run(&["wait", "database", "--for=condition=IsLastRelevantCommitPlanned", PATIENTLY]).with_code(0);
+    let diff = doors.run(&["diff", "database"]).with_code(2);
+    let diff = diff.says("+ terraform_data.db[0]   create").says("3 to add, 0 to change, 0 to destroy");
+    diff.says("Approve: terrane approve database");
+    let plan = doors.run(&["diff", "database", "-o", "json"]).with_code(2).json();
+    assert_eq!(plan["resource_changes"].as_array().unwrap().len(), 3, "{plan}");
+    doors.run(&["diff", "database", "-o", "wide"]).with_code(2).says("Plan: 3 to add");
+    doors.run(&["diff", "network"]).with_code(0).says("is applied. No changes.");
+
+    doors.run(&["plan", "network", PATIENTLY]).with_code(0).says("No changes.");
+    doors.run(&["plan", "database", PATIENTLY]).with_code(2).says("3 to add");
+    let failed = doors.run(&["plan", "broken", "--follow", PATIENTLY]).with_code(1);
+    let failed =
+        failed.complains("the plan of default/broken failed").complains("terrane logs run/broken-plan-");
+    let told = failed.out.matches("Missing required argument").count();
+    assert!(told >= 2, "the logs of both attempts: {failed:#?}");
+
+    doors.run(&["sync", "app", "-o", "name"]).with_code(0).says("terraformlayers/app");
+    doors.run(&["reconcile", "app"]).with_code(0).says("app will be planned now");
+    doors
+        .run(&["plan", "nework"])
+        .with_code(1)
+        .complains("layer default/nework not found; did you mean network?");
+    doors.run(&["drift", "network"]).with_code(0).says("no drift");
+}
+
+fn logs(doors: &Doors) {
+    doors.run(&["logs", "network"]).with_code(0).says("No changes.");
+    doors.run(&["logs", "-f", "database"]).with_code(0).says("Plan: 3 to add");
+    let runs = doors.run(&["get", "runs", "-o", "json"]).with_code(0).json();
+    let broken = runs
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|run| {
+            run["spec"]["layer"]["name"] == "broken"
+                && run["status"]["attempts"].as_array().is_some_and(|a| a.len() > 1)
+        })
+        .unwrap();
+    let name = format!("run/{}", broken["metadata"]["name"].as_str().unwrap());
+    let first = broken["status"]["attempts"][0]["number"].to_string();
+    doors.run(&["logs", &name, "--attempt", &first]).with_code(0).says("Missing required argument");
+    doors.run(&["logs", &name, "--attempt", "77"]).with_code(1).complains("has no attempt 77");
+    doors.run(&["logs", "run/none"]).with_code(1).complains("`terrane get runs -n default` lists them");
+    doors.run(&["describe", &name]).with_code(0).says("Attempts:").says("Missing required argument");
+}
+
+fn suspending(doors: &Doors) {
+    doors.run(&["suspend", "app"]).with_code(0).says("`terrane resume app` lets it go on");
+    doors.run(&["sync", "app"]).with_code(1).complains("layer default/app is suspended");
+    doors.run(&["describe", "app"]).with_code(0).says("Suspended:");
+    let resumed = doors.run(&["resume", "app", "-o", "json"]).with_code(0).json();
+    assert!(resumed["spec"].get("suspend").is_none_or(|suspend| suspend == false), "{resumed}");
+    doors.run(&["suspend"]).with_code(2).complains("LAYERS");
+}
+
+fn deciding(doors: &Doors) {
+    doors.run(&["apply", "network"]).with_code(0).says("nothing to apply");
+    doors.run(&["reject", "database", "--reason", "not today"]).with_code(0).says("rejected plan");
+    doors.run(&["apply", "database"]).with_code(1).complains("was rejected by");
+    doors.run(&["approve", "database"]).with_code(1).complains("you have already decided on plan");
+    doors.run(&["plan", "database", PATIENTLY]).with_code(2);
+    doors.run(&["apply", "database", "--plan", "none"]).with_code(1).complains("look at it again");
+    let applied = doors.run(&["apply", "database", "--timeout=180s"]).with_code(0);
+    applied.says("Apply complete! Resources: 3 added").says("database: ");
+    doors.run(&["wait", "database", "--for=condition=Ready", PATIENTLY]).with_code(0);
+    doors
+        .run(&["wait", "database", "--for=condition=Nope", "--timeout=1s"])
+        .with_code(1)
+        .complains("no condition Nope");
+}
+
+/// Whoever approves and then follows the layer sees the apply, not the plan before it.
+async fn following(doors: &Doors) {
+    let demo = doors.data().join("demo");
+    let file = demo.join("database/main.tf");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "\nresource \"terraform_data\" \"more\" {}\n")
+        .unwrap();
+    git(&demo, &["commit", "--quiet", "--all", "--message=Ask for more"]);
+    until("the commit is planned", || {
+        std::future::ready(
+            doors.run(&["diff", "database"]).out.contains("1 to add, 0 to change").then_some(()),
+        )
+    })
+    .await;
+    doors.run(&["approve", "database"]).with_code(0).says("approved plan");
+    doors.run(&["logs", "-f", "database"]).with_code(0).says("Apply complete! Resources: 1 added");
+    doors.run(&["wait", "database", "--for=condition=Ready", PATIENTLY]).with_code(0);
+}
+
+async fn telling(doors: &Doors) {
+    let history = doors.run(&["history", "database", "-o", "json"]).with_code(0).json();
+    let done = |what: &str| history.as_array().unwrap().iter().filter(|entry| entry["what"] == what).count();
+    assert_eq!((done("reject"), done("approve"), done("apply")), (1, 2, 2), "{history}");
+    doors.run(&["history", "database"]).with_code(0).says("not today");
+
+    doors
+        .run(&["describe", "database"])
+        .with_code(0)
+        .says("Why:")
+        .says("in sync with")
+        .says("Conditions:")
+        .says("Runs:");
+    doors.run(&["describe", "repository/demo"]).with_code(0).says("file://").says("Conditions:");
+    doors.run(&["describe", "pod/x"]).with_code(1).complains("no kind of Terrane");
+    let layer = doors.run(&["describe", "database", "-o", "json"]).with_code(0).json();
+    assert_eq!(layer["kind"], "TerraformLayer");
+
+    let event = json!({
+        "metadata": { "name": "database.told" }, "reason": "Told", "message": "something to see", "type": "Normal",
+        "involvedObject": { "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "name": "database", "namespace": "default" },
+    });
+    let events = Api::<Event>::namespaced(doors.client.clone(), "default");
+    events.create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
+    doors.run(&["events", "database"]).with_code(0).says("something to see").says("layer/database");
+    doors.run(&["events", "network"]).with_code(0).keeps_quiet_about("something to see");
+    doors.run(&["events", "-A", "-o", "name"]).with_code(0).says("events/database.told");
+
+    let mut watching = Command::new(BINARY)
+        .args(["get", "layers", "-w", "-o", "name"])
+        .env("KUBECONFIG", doors.kubeconfig())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let seen = lines.any(|line| line.unwrap() == "terraformlayers/network");
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(seen, "the watch ended without the layer");
+
+    doors.run(&["version", "-o", "json"]).with_code(0).says("\"version\"");
+    doors.run(&["completion", "bash"]).with_code(0).says("terrane");
+    let plugin = doors.scratch().join("kubectl-terrane");
+    std::os::unix::fs::symlink(BINARY, &plugin).unwrap();
+    finished(Command::new(&plugin).args(["get", "--help"]).output().unwrap())
+        .with_code(0)
+        .says("kubectl terrane get");
+    let completer = doors.scratch().join("kubectl_complete-terrane");
+    std::os::unix::fs::symlink(BINARY, &completer).unwrap();
+    let kubeconfig = doors.kubeconfig();
+    // An API that is busy for long is not waited for, so it may take another Tab.
+    until("Tab offers the layer", || {
+        let tab = Command::new(&completer).args(["plan", "net"]).env("KUBECONFIG", &kubeconfig).output();
+        let offered = finished(tab.unwrap()).with_code(0).out;
+        assert!(offered.ends_with(":4\n"), "{offered}");
+        std::future::ready((offered == "network\n:4\n").then_some(()))
+    })
+    .await;
+    let elsewhere = finished(
+        Command::new(&plugin)
+            .args([
+                "get",
+                "layers",
+                "-o",
+                "name",
+                "--kubeconfig",
+                kubeconfig.to_str().unwrap(),
+                "--context",
+                "terrane",
+            ])
+            .env_remove("KUBECONFIG")
+            .output()
+            .unwrap(),
+    );
+    elsewhere.with_code(0).says("terraformlayers/network");
+    doors.run(&["get", "layers", "--context", "none"]).with_code(1).complains("none");
+}
+
+async fn outputs(doors: &Doors) {
+    doors.run(&["outputs", "network", "cidr"]).with_code(0).says("10.0.1.0/24");
+    doors.run(&["outputs", "network", "nope"]).with_code(1).complains("has no output nope; it has: cidr");
+    let demo = doors.data().join("demo");
+    let file = demo.join("network/main.tf");
+    let more = "\noutput \"password\" {\n  value     = \"hunter2\"\n  sensitive = true\n}\n";
+    fs::write(&file, fs::read_to_string(&file).unwrap() + more).unwrap();
+    git(&demo, &["commit", "--quiet", "--all", "--message=Give out a secret"]);
+    until("the new output is applied", || {
+        let names = doors.run(&["outputs", "network", "-o", "name"]);
+        std::future::ready(names.out.contains("password").then_some(()))
+    })
+    .await;
+    doors.run(&["outputs", "network"]).with_code(0).says("(sensitive value)").keeps_quiet_about("hunter2");
+    doors.run(&["outputs", "network", "--sensitive", "-o", "json"]).with_code(0).says("hunter2");
+    doors.run(&["outputs", "broken"]).with_code(0).complains("layer default/broken has no outputs");
+}
+
+async fn state(doors: &Doors) {
+    let list = doors.run(&["state", "list", "network"]).with_code(0);
+    assert_eq!(list.out, "terraform_data.subnet\nterraform_data.vpc\n");
+    doors.run(&["state", "show", "network", "terraform_data.vpc"]).with_code(0).says("10.0.0.0/16");
+    doors
+        .run(&["state", "show", "network", "a.b"])
+        .with_code(1)
+        .complains("`terrane state list network` lists them");
+    doors.run(&["state", "pull", "broken"]).with_code(1).complains("keeps no state of layer default/broken");
+    doors.run(&["state", "locks", "network"]).with_code(0).says("is not locked");
+    doors.run(&["state", "unlock", "network", "x"]).with_code(1).complains("is not locked");
+
+    doors.run(&["wait", "network", "--for=condition=Ready", PATIENTLY]).with_code(0);
+    let mut content = doors.run(&["state", "pull", "network"]).with_code(0).json();
+    let before = doors
+        .run(&["state", "versions", "network", "-o", "json"])
+        .with_code(0)
+        .json()
+        .as_array()
+        .unwrap()
+        .len();
+    let file = doors.scratch().join("pushed.tfstate");
+    content["terraform_version"] = json!("1.0.0");
+    fs::write(&file, content.to_string()).unwrap();
+    let push = ["state", "push", "network", file.to_str().unwrap()];
+    doors.run(&push).with_code(1).complains("does not follow the stored serial");
+    content["serial"] = json!(content["serial"].as_u64().unwrap() + 1);
+    fs::write(&file, content.to_string()).unwrap();
+
+    // A lock that somebody took by hand.
+    let id = doors.run(&["get", "runs", "-o", "json"]).json();
+    let id = id.as_array().unwrap().iter().find(|run| run["spec"]["layer"]["name"] == "network").unwrap();
+    let url = format!("{}/v1/state/{}/lock", doors.service, id["spec"]["state"].as_str().unwrap());
+    let token = fs::read_to_string(doors.data().join("controller-token")).unwrap();
+    let lock = json!({ "ID": "held-1", "Operation": "OperationTypeApply" }).to_string();
+    let taken = reqwest::Client::new().post(url).bearer_auth(token).body(lock).send().await.unwrap();
+    assert!(taken.status().is_success(), "{taken:?}");
+    doors.run(&["state", "locks", "network"]).with_code(0).says("held-1").says("OperationTypeApply");
+    doors.run(&push).with_code(1).complains("is locked by");
+    doors.run(&["state", "unlock", "network", "other"]).with_code(1).complains("the one held has another");
+    doors.run(&["state", "unlock", "network", "held-1"]).with_code(0).says("released");
+
+    doors.run(&push).with_code(0).says("the state of network is version");
+    let versions = doors.run(&["state", "versions", "network", "-o", "json"]).with_code(0).json();
+    assert_eq!(versions.as_array().unwrap().len(), before + 1);
+    assert!(versions[0]["by"].as_str().unwrap().contains("admin"), "who pushed: {versions}");
+    doors.run(&["state", "rollback", "network", "1"]).with_code(0).says("holds what version 1 held");
+    let back = doors.run(&["state", "pull", "network"]).with_code(0).json();
+    assert_eq!(back["serial"].as_u64(), content["serial"].as_u64().map(|serial| serial + 1));
+    doors.run(&["state", "pull", "network", "--number", "1"]).with_code(0).says("lineage");
+    doors.run(&["state", "rollback", "network", "99"]).with_code(1).complains("has no version 99");
+}
+
+/// Who may do what: a viewer, an operator, somebody without rights, and tokens that prove nobody.
+async fn rights(doors: &Doors) {
+    let (viewer, _) = doors.account("viewer", &["terrane-viewer"]).await;
+    let (keeper, _) = doors.account("keeper", &["terrane-state-keeper"]).await;
+    let (nobody, nobodys_token) = doors.account("nobody", &[]).await;
+    for verb in [
+        &["logs", "network"][..],
+        &["outputs", "network"],
+        &["state", "versions", "network"],
+        &["state", "locks", "network"],
+    ] {
+        run_as(&viewer, verb).with_code(0);
+        let refused = run_as(&nobody, verb).with_code(1);
+        assert!(refused.err.contains("forbidden"), "{refused:#?}");
+    }
+    run_as(&viewer, &["diff", "database", "-o", "wide"]).with_code(0).says("Plan: 1 to add");
+    run_as(&viewer, &["outputs", "network"]).with_code(0).keeps_quiet_about("hunter2");
+    let user = "system:serviceaccount:default:viewer";
+    run_as(&viewer, &["outputs", "network", "--sensitive"])
+        .with_code(1)
+        .complains(&format!("{user} may not get terraformlayers/state of network in namespace default"));
+    run_as(&viewer, &["state", "pull", "network"])
+        .with_code(1)
+        .complains("verb get on terraformlayers/state");
+    let pushed = doors.scratch().join("pushed.tfstate");
+    run_as(&viewer, &["state", "push", "network", pushed.to_str().unwrap()])
+        .with_code(1)
+        .complains("may not update terraformlayers/state");
+    run_as(&viewer, &["state", "unlock", "network", "x"]).with_code(1);
+    run_as(&viewer, &["sync", "network"]).with_code(1).complains("forbidden");
+    run_as(&viewer, &["approve", "database"]).with_code(1).complains("forbidden");
+    run_as(&keeper, &["state", "pull", "network"]).with_code(0).says("lineage");
+    run_as(&keeper, &["outputs", "network", "--sensitive"]).with_code(0);
+
+    let runs = doors.run(&["get", "runs", "-o", "json"]).with_code(0).json();
+    let run = runs[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let http = reqwest::Client::new();
+    let foreign = doors.token("viewer", vec![api::DATASTORE_AUDIENCE.to_owned()]).await;
+    for path in [
+        format!("runs/{run}/log"),
+        format!("runs/{run}/plan"),
+        format!("runs/{run}/plan.json"),
+        "runs/no-such-run/log".to_owned(),
+        "layers/network/outputs".to_owned(),
+        "layers/network/state".to_owned(),
+        "layers/network/state/versions".to_owned(),
+        "layers/network/state/versions/1".to_owned(),
+        "layers/network/state/lock".to_owned(),
+    ] {
+        let url = format!("{}/api/v1/namespaces/default/{path}", doors.service);
+        for (token, expected) in
+            [(None, 401), (Some("made-up"), 401), (Some(foreign.as_str()), 401), (Some(&*nobodys_token), 403)]
+        {
+            let request = http.get(&url);
+            let request = match token {
+                Some(token) => request.bearer_auth(token),
+                None => request,
+            };
+            let answer = request.send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), expected, "{path}");
+            let refusal: Value = answer.json().await.unwrap();
+            assert!(refusal["message"].as_str().is_some_and(|message| !message.is_empty()), "{refusal}");
+        }
+    }
+}

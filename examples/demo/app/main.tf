@@ -1,0 +1,5 @@
+# Calls a local module, and is applied by itself.
+module "web" {
+  source = "../modules/service"
+  name   = "web"
+}
