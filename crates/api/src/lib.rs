@@ -3,6 +3,7 @@
 
 pub mod approval;
 pub mod attempt;
+pub mod audit;
 pub mod condition;
 pub mod difference;
 mod formats;
@@ -39,7 +40,10 @@ pub const LOCAL_IMAGE: &str = "terrane.dev/local";
 pub mod label {
     //! Labels that Terrane puts on what it makes.
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    pub const COMPONENT: &str = "app.kubernetes.io/component";
     pub const LAYER: &str = "terrane.dev/layer";
+    /// The repository whose limit of runners a pod counts towards.
+    pub const REPOSITORY: &str = "terrane.dev/repository";
     pub const RUN: &str = "terrane.dev/run";
     pub const RUN_UID: &str = "terrane.dev/run-uid";
     pub const ATTEMPT: &str = "terrane.dev/attempt";
@@ -50,7 +54,7 @@ pub mod label {
 pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
 
 pub mod annotation {
-    //! Wishes of people with the right to annotate a layer.
+    //! Wishes of people with the right to annotate a layer or a run.
 
     /// Any new value asks for a plan now.
     pub const SYNC: &str = "terrane.dev/sync";
@@ -58,6 +62,8 @@ pub mod annotation {
     pub const TOKEN: &str = "terrane.dev/token";
     /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
     pub const APPROVE: &str = "terrane.dev/approve";
+    /// On a run: any value cancels it. On a layer: the name of the run that is canceled.
+    pub const CANCEL: &str = "terrane.dev/cancel";
 }
 
 /// The definitions that an API must know before Terrane can work with it.

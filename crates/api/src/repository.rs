@@ -76,12 +76,21 @@ pub struct TerraformRepositorySpec {
     /// How drift is looked for, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// How many runner pods may work for this repository's layers at the same time; the others queue. 0 sets no limit beside the
+    /// controller's own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub max_concurrent_runner_pods: u32,
     /// How many finished runs a layer keeps, unless it says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_history_policy: Option<RunHistoryPolicy>,
     /// Stop looking at the repository until this is false again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

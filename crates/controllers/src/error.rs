@@ -10,6 +10,8 @@ pub enum Error {
     Datastore { doing: &'static str, source: datastore::client::Error },
     #[error("the run's uid cannot name artefacts: {0}")]
     BadUid(datastore::key::Error),
+    #[error("{doing}: no answer within {after:?}")]
+    Slow { doing: &'static str, after: Duration },
     #[error("the controllers are already running in this process")]
     DeskTaken,
 }
@@ -27,6 +29,15 @@ pub enum Class {
 }
 
 impl Class {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Class::Transient => "transient",
+            Class::Conflict => "conflict",
+            Class::Invalid => "invalid",
+            Class::Bug => "bug",
+        }
+    }
+
     pub fn pause(self) -> Duration {
         match self {
             Class::Conflict => Duration::from_millis(20),
@@ -48,7 +59,7 @@ impl Error {
                 },
                 _ => Class::Transient,
             },
-            Error::Datastore { .. } => Class::Transient,
+            Error::Datastore { .. } | Error::Slow { .. } => Class::Transient,
             Error::BadUid(_) | Error::DeskTaken => Class::Bug,
         }
     }

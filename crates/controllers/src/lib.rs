@@ -5,7 +5,11 @@
 mod alarm;
 mod credentials;
 mod error;
+mod events;
 mod layer;
+pub mod leader;
+pub mod metrics;
+mod queue;
 mod repository;
 mod run;
 mod source;
@@ -28,6 +32,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use alarm::{Alarm, Timer};
 pub use error::{Class, Error};
+pub use events::Events;
+pub use leader::{Election, Leadership, lead};
+pub use metrics::Metrics;
+pub use queue::Queue;
 pub use source::{Desk, Place, Reader, Waiting};
 
 /// What every reconcile can reach.
@@ -41,6 +49,42 @@ pub struct Context {
     pub now: fn() -> Timestamp,
     /// What wakes an object that is to be looked at again later.
     pub alarm: Arc<dyn Alarm>,
+    pub queue: Arc<Queue>,
+    pub events: Arc<Events>,
+    pub metrics: Metrics,
+}
+
+impl Context {
+    /// A context that waits for nothing and has counted nothing yet.
+    pub fn new(
+        client: Client,
+        datastore: datastore::Client,
+        desk: Arc<Desk>,
+        settings: Arc<Settings>,
+        now: fn() -> Timestamp,
+    ) -> Self {
+        Self {
+            client,
+            datastore,
+            desk,
+            settings,
+            now,
+            alarm: Arc::new(Timer),
+            queue: Arc::default(),
+            events: Arc::default(),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// The same, woken by another alarm than the passing of time.
+    pub fn with_alarm(self, alarm: Arc<dyn Alarm>) -> Self {
+        Self { alarm, ..self }
+    }
+
+    /// The same, counting where others count too.
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
 }
 
 impl std::fmt::Debug for Context {
@@ -60,6 +104,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let options = || Config::default().concurrency(CONCURRENCY);
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
     let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
+    let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
     let repositories = Controller::new(Api::<TerraformRepository>::all(client()), config())
@@ -79,7 +124,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layers = Controller::new(Api::<TerraformLayer>::all(client()), config())
+    let layer_controller = Controller::new(Api::<TerraformLayer>::all(client()), config());
+    context.metrics.follow(layer_controller.store(), context.queue.clone());
+    let layers = layer_controller
         .with_config(options())
         .watches(Api::<TerraformRun>::all(client()), config(), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
@@ -110,7 +157,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .with_config(options())
         .owns(Api::<Pod>::all(client()), ours())
         .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
+        .watches(Api::<TerraformLayer>::all(client()), config(), run::canceled_by)
         .reconcile_on(run_news)
+        .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
             |object, context| {
@@ -121,8 +170,28 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRun", result) });
 
+    let orphans = Controller::new(Api::<Pod>::all(client()), ours())
+        .with_config(options())
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| async move {
+                counted("Pod", &context.clone(), run::orphans::reconcile(object, context)).await?;
+                Ok(Action::await_change())
+            },
+            |_, error: &Error, _| Action::requeue(error.class().pause()),
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("Pod", result) });
+
     let desk = context.desk.clone().work(stop.clone());
-    tokio::join!(repositories, layers, runs, desk);
+    // Events are told until the last reconcile has ended.
+    let told = CancellationToken::new();
+    let events = context.events.work(context.client.clone(), told.clone());
+    let work = async {
+        tokio::join!(repositories, layers, runs, orphans, desk);
+        told.cancel();
+    };
+    tokio::join!(work, events);
     Ok(())
 }
 
@@ -131,13 +200,27 @@ async fn measured(
     context: Arc<Context>,
     reconcile: impl Future<Output = Result<Wake, Error>>,
 ) -> Result<Action, Error> {
-    Ok(match reconcile.await? {
+    Ok(match counted(who.kind(), &context, reconcile).await? {
         Wake::OnChange => context.alarm.on_change(who),
         Wake::At(at) => {
             let left = at.duration_since((context.now)());
             context.alarm.after(who, std::time::Duration::try_from(left).unwrap_or_default())
         }
     })
+}
+
+async fn counted(
+    kind: &'static str,
+    context: &Context,
+    reconcile: impl Future<Output = Result<Wake, Error>>,
+) -> Result<Wake, Error> {
+    let began = std::time::Instant::now();
+    let result = reconcile.await;
+    context.metrics.reconciled(kind, began.elapsed());
+    if let Err(error) = &result {
+        context.metrics.failed(kind, error.class());
+    }
+    result
 }
 
 /// The one place that maps the class of an error to the time of the next try.

@@ -89,6 +89,16 @@ pub enum Waiting {
     Run { namespace: String, name: String },
 }
 
+impl Waiting {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Repository { .. } => "TerraformRepository",
+            Self::Layer { .. } => "TerraformLayer",
+            Self::Run { .. } => "TerraformRun",
+        }
+    }
+}
+
 type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
 type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
 

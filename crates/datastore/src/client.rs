@@ -1,6 +1,7 @@
 //! The client of the datastore. Every request can be repeated, so transient failures are retried here, for as long as
 //! the caller allows; digests are checked on what arrives.
 
+mod audit;
 mod relay;
 
 use std::path::{Path, PathBuf};

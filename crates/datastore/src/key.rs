@@ -142,6 +142,34 @@ impl fmt::Display for StateId {
     }
 }
 
+/// A layer whose history is kept, by namespace and name: its history outlives it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Subject {
+    namespace: String,
+    layer: String,
+}
+
+impl Subject {
+    pub fn new(namespace: impl Into<String>, layer: impl Into<String>) -> Result<Self, Error> {
+        let (namespace, layer) = (namespace.into(), layer.into());
+        if !is_word(&namespace, 63) {
+            return Err(Error { value: namespace, expected: "the name of a namespace" });
+        }
+        if !is_word(&layer, 253) {
+            return Err(Error { value: layer, expected: "the name of a layer" });
+        }
+        Ok(Self { namespace, layer })
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub fn layer(&self) -> &str {
+        &self.layer
+    }
+}
+
 /// One object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -154,6 +182,8 @@ pub enum Key {
     StateStep(StateId, u64),
     /// The content of a state, named by its digest so that an unfinished write never stands in anyone's way.
     StateContent(StateId, Sha256),
+    /// What allowed an attempt to change infrastructure, written before it started.
+    Audit(Subject, Attempt),
 }
 
 const MIB: u64 = 1024 * 1024;
@@ -166,6 +196,9 @@ impl Key {
             Self::LogSegment(attempt, offset) => format!("{}/{offset:020}", Self::log_prefix(attempt)),
             Self::StateStep(id, number) => format!("{}/{number:020}", Self::steps_prefix(id)),
             Self::StateContent(id, sha256) => format!("states/{id}/content/{sha256}"),
+            Self::Audit(subject, attempt) => {
+                format!("{}/{}.{:06}", Self::audit_prefix(subject), attempt.run_uid, attempt.number)
+            }
         }
     }
 
@@ -180,6 +213,10 @@ impl Key {
 
     pub fn steps_prefix(id: &StateId) -> String {
         format!("states/{id}/steps")
+    }
+
+    pub fn audit_prefix(subject: &Subject) -> String {
+        format!("audit/{}/{}", subject.namespace, subject.layer)
     }
 
     /// Kind, owner, attempt and name: what the ciphertext is bound to, beside its tenant.
@@ -197,6 +234,9 @@ impl Key {
                 [text("state-step"), text(&id.0), String::new(), number.to_string()]
             }
             Self::StateContent(id, sha256) => [text("state"), text(&id.0), String::new(), sha256.to_string()],
+            Self::Audit(subject, attempt) => {
+                [text("audit"), text(&attempt.run_uid), attempt.number.to_string(), text(&subject.layer)]
+            }
         }
     }
 
@@ -207,7 +247,7 @@ impl Key {
             Self::Artefact(_, Artefact::Spec | Artefact::Result) => MIB,
             Self::Artefact(_, Artefact::Plan | Artefact::PlanJson) => 512 * MIB,
             Self::Artefact(_, Artefact::PlanText) => 64 * MIB,
-            Self::LogSegment(_, _) | Self::StateStep(_, _) => MIB,
+            Self::LogSegment(_, _) | Self::StateStep(_, _) | Self::Audit(_, _) => MIB,
             Self::StateContent(_, _) => 512 * MIB,
         }
     }

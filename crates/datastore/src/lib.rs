@@ -9,7 +9,7 @@ pub mod service;
 
 #[cfg(feature = "client")]
 pub use client::Client;
-pub use key::{Artefact, Attempt, RunUid, StateId};
+pub use key::{Artefact, Attempt, RunUid, StateId, Subject};
 
 /// Names of headers that both ends use.
 pub mod header {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::attempt::{Description, PlanSource};
-use api::run::Action;
+use api::audit::Entry;
+use api::run::{Action, TriggerKind};
 use api::text::{CommitId, Sha256};
 use bytes::Bytes;
 use datastore::client::{Client, Error, LockChange, TokenSource};
 use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
-use datastore::{Artefact, Attempt, RunUid, StateId};
+use datastore::{Artefact, Attempt, RunUid, StateId, Subject};
 use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt};
 use reqwest::{Method, StatusCode};
@@ -332,6 +333,44 @@ async fn many_race_for_a_lock_and_one_wins() {
     }
 }
 
+#[tokio::test]
+async fn the_audit_is_appended_once_read_back_in_order_and_never_changed() {
+    let harness = Harness::start().await;
+    let controller = harness.client("controller");
+    let entry = |run: &str, by: Option<&str>| Entry {
+        namespace: "team".to_owned(),
+        layer: "data.base".to_owned(),
+        layer_uid: "layer-uid".to_owned(),
+        run: format!("{run}-name"),
+        run_uid: run.to_owned(),
+        attempt: 0,
+        action: Action::Apply,
+        state: identity("state"),
+        fence: 4,
+        revision: CommitId::new("a".repeat(40)).unwrap(),
+        plan_sha256: Some(Sha256::of(b"plan")),
+        trigger: TriggerKind::Approval,
+        by: by.map(str::to_owned),
+        reason: "approved".to_owned(),
+    };
+    let (first, second) = (entry("z-run", Some("jane")), entry("a-run", None));
+    controller.audit_append(&first).await.unwrap();
+    controller.audit_append(&first).await.expect("the answer was lost, the entry was not");
+    controller.audit_append(&second).await.unwrap();
+    let changed = controller.audit_append(&entry("z-run", Some("mallory"))).await;
+    assert!(matches!(changed, Err(Error::Conflict(_))), "{changed:?}");
+
+    let subject = Subject::new("team", "data.base").unwrap();
+    let records = controller.audit_list(&subject).await.unwrap();
+    assert_eq!(records.iter().map(|record| &record.entry).collect::<Vec<_>>(), [&first, &second]);
+    assert!(records[0].at <= records[1].at);
+    let nobody = Subject::new("team", "other").unwrap();
+    assert!(controller.audit_list(&nobody).await.unwrap().is_empty());
+    let path = "/v1/audit/team/data.base/other-run/0";
+    let body = serde_json::to_string(&first).unwrap();
+    assert_eq!(harness.raw("PUT", path, Some("controller"), "0", &body).await, StatusCode::BAD_REQUEST);
+}
+
 /// Every verb on every path, as a stranger and as a runner, for its own and for others' things: exactly what a runner
 /// needs is allowed.
 #[tokio::test]
@@ -363,6 +402,7 @@ async fn a_runner_may_do_exactly_what_its_run_needs() {
             paths.push(format!("/v1/state/{}{more}", identity(state)));
         }
     }
+    paths.extend(["/v1/audit/team/layer".to_owned(), "/v1/audit/team/layer/apply-run/1".to_owned()]);
     let own_state = format!("/v1/state/{}", identity("own-state"));
     let mut allowed = BTreeSet::new();
     for path in &paths {

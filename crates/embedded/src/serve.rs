@@ -171,7 +171,12 @@ impl Server {
             ended = server.tasks.ended() => return Err(ended),
         }
         server.accept(listener, tls, authenticator, options.limits);
-        kubeconfig::write(&server.kubeconfig, &server.url(), &server.authority_pem, &administrator)?;
+        let proof = if listen::is_loopback(address.ip()) || address.ip().is_unspecified() {
+            kubeconfig::Proof::ByAddress
+        } else {
+            kubeconfig::Proof::AsLocalhost
+        };
+        kubeconfig::write(&server.kubeconfig, &server.url(), proof, &server.authority_pem, &administrator)?;
         Ok(server)
     }
 

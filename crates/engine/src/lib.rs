@@ -3,8 +3,11 @@
 //! `controllers`.
 
 pub mod layer;
+pub mod leader;
 pub mod manifests;
 pub mod names;
+pub mod news;
+pub mod queue;
 pub mod repository;
 pub mod retry;
 pub mod run;
@@ -76,6 +79,8 @@ pub struct Settings {
     pub poll_interval: Duration,
     pub drift_interval: Duration,
     pub max_retries: u32,
+    /// Runner pods at work at the same time, over all repositories; 0 sets no limit.
+    pub max_runner_pods: u32,
     /// Finished runs that a layer keeps.
     pub runs_kept: u32,
     pub retry: retry::Policy,
@@ -88,6 +93,7 @@ impl Settings {
             poll_interval: Duration::from_secs(60),
             drift_interval: Duration::from_secs(30 * 60),
             max_retries: api::run::default_max_retries(),
+            max_runner_pods: 0,
             runs_kept: 5,
             retry: retry::Policy::default(),
             runner,

@@ -36,7 +36,12 @@ const WORK_DIRECTORY: &str = "/var/lib/terrane/work";
 pub const DIRECTORY_ANNOTATION: &str = "node.terrane.dev/directory";
 
 /// The pod of one attempt. It can reach the datastore as itself, and nothing of Kubernetes.
-pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &RunnerSettings) -> Option<Pod> {
+pub fn runner_pod(
+    run: &TerraformRun,
+    repository: &str,
+    attempt: u32,
+    settings: &RunnerSettings,
+) -> Option<Pod> {
     let name = run.metadata.name.as_deref()?;
     let uid = run.metadata.uid.as_deref()?;
     let grace = match run.spec.action {
@@ -62,6 +67,7 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &RunnerSettings) -
             "labels": {
                 label::MANAGED_BY: "terrane",
                 label::LAYER: run.spec.layer.name,
+                label::REPOSITORY: label_value(repository),
                 label::RUN: name,
                 label::RUN_UID: uid,
                 label::ATTEMPT: attempt.to_string(),
@@ -102,6 +108,17 @@ pub fn runner_pod(run: &TerraformRun, attempt: u32, settings: &RunnerSettings) -
         },
     });
     serde_json::from_value(pod).ok()
+}
+
+/// A name as the value of a label, which is shorter than a name may be. The digest keeps two long names apart.
+pub fn label_value(name: &str) -> String {
+    const MOST: usize = 63;
+    const START: usize = 40;
+    if name.len() <= MOST {
+        return name.to_owned();
+    }
+    let start: String = name.chars().take(START).collect();
+    format!("{start}-{}", api::text::Sha256::of(name.as_bytes()).short())
 }
 
 fn owner(run: &TerraformRun) -> Option<OwnerReference> {

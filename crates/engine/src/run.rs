@@ -4,18 +4,26 @@
 //! the pod's name follows from it. A pod carries a finalizer until its result is recorded, so an absent pod was never made.
 //! The lock of a state is given back only after the result of its holder is recorded.
 
+mod conditions;
+mod pod;
+
+pub use pod::can_still_work;
+
 use api::attempt::{Description, Outcome, PlanSource, Reason};
-use api::condition::{self, Truth};
+use api::audit::Entry;
 use api::difference::Differences;
-use api::run::{Action, Attempt, RunResult, RunState};
+use api::run::{Action, Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
-use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus};
+use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Note, Read, Settings, Severity, Wake, later, manifests, names};
+use self::conditions::progress;
+use self::pod::{exit_code, exit_words, has_ended, is_being_deleted, is_ours, never_ran};
+use crate::queue::{Holds, Slot, Waiting};
+use crate::{Read, Settings, Wake, later, manifests, names};
 
 #[derive(Debug, Clone)]
 pub struct Observed<'a> {
@@ -31,6 +39,8 @@ pub struct Observed<'a> {
     pub outcome: Read<&'a Outcome>,
     /// Who holds the state's lock; looked at for mutating runs only.
     pub lock: Read<Lock>,
+    /// Whether one more runner may work; looked at for runs that would start one.
+    pub slot: Read<Slot>,
     pub settings: &'a Settings,
 }
 
@@ -40,29 +50,57 @@ pub struct Lock {
     /// The uid of the run that holds it.
     pub holder: Option<String>,
     pub fence: u64,
+    /// Proved, not guessed: the holder's run exists no more, and none of its pods can still work.
+    pub holder_is_gone: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// In this order; the first that fails ends the round.
     pub effects: Vec<Effect>,
-    pub notes: Vec<Note>,
     pub wake: Wake,
+}
+
+impl Decision {
+    /// Whether it leads to one more runner at work, now or with the next step.
+    pub fn wants_runner(&self) -> bool {
+        self.effects.iter().any(|effect| match effect {
+            Effect::TakeLock { .. } | Effect::CreatePod(_) => true,
+            Effect::ReleaseLock { .. }
+            | Effect::PutDescription(_)
+            | Effect::Audit(_)
+            | Effect::SetStatus(_)
+            | Effect::StopPod { .. }
+            | Effect::DeletePod { .. } => false,
+        })
+    }
+
+    /// Whether it makes room for another runner.
+    pub fn frees_runner(&self) -> bool {
+        self.effects.iter().any(|effect| matches!(effect, Effect::DeletePod { .. }))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Take the lock if it is free, under the next higher fence.
+    /// Take the lock under the next higher fence, if it is free or still held by the dead run that is named.
     TakeLock {
         lease: String,
+        from: Option<String>,
     },
     /// Give the lock back if this run holds it.
     ReleaseLock {
         lease: String,
     },
     PutDescription(Box<Description>),
+    /// Write down that infrastructure is about to be changed, and who let it be.
+    Audit(Box<Entry>),
     SetStatus(Box<TerraformRunStatus>),
     CreatePod(Box<Pod>),
+    /// Ask the pod to end, with all the time it has for that. It stays in the API until its result is recorded.
+    StopPod {
+        name: String,
+    },
     /// Let the pod go: its result is recorded.
     DeletePod {
         name: String,
@@ -73,17 +111,54 @@ pub enum Effect {
 const READ_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
 /// How soon a lock that someone else holds is looked at again, should the news of its release be lost.
 const LOCK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// How soon a run in the queue looks again, should the news of a free runner be lost.
+const QUEUE_AGAIN: std::time::Duration = std::time::Duration::from_secs(60);
 
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let status = seen.run.status.clone().unwrap_or_default();
     if status.state.is_some_and(RunState::is_terminal) {
         return tidy(seen);
     }
+    let under_way = status.attempts.last().filter(|attempt| attempt.finished_at.is_none());
+    if under_way.is_none() && is_canceled(seen) {
+        return give_up(seen, &status, CANCELED, "canceled by hand before it started");
+    }
     match status.attempts.last() {
         Some(attempt) if attempt.finished_at.is_none() => follow(seen, &status, attempt),
         Some(attempt) => between(seen, &status, attempt),
         None => start(seen, &status, 0),
     }
+}
+
+/// The reason of a run that a person stopped.
+const CANCELED: &str = "Canceled";
+/// The reason of an apply that ended without a word.
+const OUTCOME_UNKNOWN: &str = "OutcomeUnknown";
+
+/// A wish on the run itself is seen by every write of its status, which is refused when the run has changed: a run that was
+/// canceled before it started never starts. One on the layer, for those who may only annotate layers, is seen at the next look.
+fn is_canceled(seen: &Observed<'_>) -> bool {
+    let wish = |annotations: &Option<std::collections::BTreeMap<String, String>>| {
+        annotations.as_ref().and_then(|all| all.get(annotation::CANCEL)).cloned().filter(|v| !v.is_empty())
+    };
+    let on_layer = match seen.layer {
+        Read::Present(layer) => wish(&layer.metadata.annotations),
+        Read::Absent | Read::Unknown => None,
+    };
+    wish(&seen.run.metadata.annotations).is_some()
+        || (on_layer.is_some() && on_layer == seen.run.metadata.name)
+}
+
+/// The run as one of those that queue for a runner, once its repository is known.
+pub fn waiting(seen: &Observed<'_>) -> Option<Waiting> {
+    let Read::Present(repository) = seen.repository else { return None };
+    let is_written_down =
+        seen.run.status.as_ref().is_some_and(|status| {
+            status.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none())
+        });
+    let holds = if holds_lock(seen) || is_written_down { Holds::Something } else { Holds::Nothing };
+    let name = repository.metadata.name.as_deref().unwrap_or_default();
+    Some(Waiting::new(seen.run, name, repository.spec.max_concurrent_runner_pods, holds))
 }
 
 /// A terminal state never changes; what may be left is a pod to let go and a lock to give back.
@@ -97,11 +172,7 @@ fn tidy(seen: &Observed<'_>) -> Decision {
     }
     let unread = matches!(seen.pod, Read::Unknown)
         || (seen.run.spec.action.mutates() && matches!(seen.lock, Read::Unknown));
-    Decision {
-        effects,
-        notes: Vec::new(),
-        wake: if unread { wait(seen, READ_AGAIN) } else { Wake::OnChange },
-    }
+    Decision { effects, wake: if unread { wait(seen, READ_AGAIN) } else { Wake::OnChange } }
 }
 
 /// The last attempt failed and may be followed by another.
@@ -110,11 +181,7 @@ fn between(seen: &Observed<'_>, status: &TerraformRunStatus, last: &Attempt) -> 
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
         Read::Present(pod) => {
             let name = pod.metadata.name.clone().unwrap_or_default();
-            return Decision {
-                effects: vec![Effect::DeletePod { name }],
-                notes: Vec::new(),
-                wake: Wake::OnChange,
-            };
+            return Decision { effects: vec![Effect::DeletePod { name }], wake: Wake::OnChange };
         }
         Read::Absent => {}
     }
@@ -150,22 +217,34 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         }
         (Read::Present(layer), Read::Present(repository)) => (*layer, Some(*repository)),
     };
+    if let Some(newer) = superseded_by(run, layer, number) {
+        let message = format!("commit {newer} came before it started; the layer goes on with that");
+        return give_up(seen, status, "Superseded", &message);
+    }
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,
         Read::Present(Err(why)) => {
             let waiting =
                 progress(seen, status, status.state.unwrap_or(RunState::Initial), "SourceUnavailable", why);
-            return Decision { effects: vec![set(waiting)], notes: Vec::new(), wake: wait(seen, LOCK_AGAIN) };
+            return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
         // The source step wakes us when the files are there.
         Read::Absent | Read::Unknown => return idle(wait(seen, LOCK_AGAIN)),
     };
+    match &seen.slot {
+        Read::Present(Slot::Free) => {}
+        Read::Present(Slot::Full(limit)) => {
+            let state = status.state.unwrap_or(RunState::Initial);
+            let queued = progress(seen, status, state, "Queued", &limit.to_string());
+            return Decision { effects: vec![set(queued)], wake: wait(seen, QUEUE_AGAIN) };
+        }
+        Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
+    }
     let fence = match lock(seen) {
         Permit::Granted(fence) => fence,
-        Permit::Take => {
+        Permit::Take { from } => {
             return Decision {
-                effects: vec![Effect::TakeLock { lease: lease_name(seen) }],
-                notes: Vec::new(),
+                effects: vec![Effect::TakeLock { lease: lease_name(seen), from }],
                 // Taking it needs its answer: the fence. The write comes back to us as a change.
                 wake: wait(seen, READ_AGAIN),
             };
@@ -173,15 +252,18 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         Permit::Wait(why) => {
             let waiting =
                 progress(seen, status, status.state.unwrap_or(RunState::Initial), "StateLocked", &why);
-            return Decision { effects: vec![set(waiting)], notes: Vec::new(), wake: wait(seen, LOCK_AGAIN) };
+            return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
     };
     let Some(description) = describe(seen, layer, repository, bundle, number, fence) else {
         return idle(Wake::OnChange);
     };
-    let Some(pod) = manifests::runner_pod(run, number, &seen.settings.runner) else {
+    let Some(pod) =
+        manifests::runner_pod(run, layer.spec.repository.name.as_str(), number, &seen.settings.runner)
+    else {
         return idle(Wake::OnChange);
     };
+    let audit = run.spec.action.mutates().then(|| Effect::Audit(Box::new(entry(run, &description))));
     let pod_name = pod.metadata.name.clone().unwrap_or_default();
 
     let mut next = status.clone();
@@ -202,14 +284,44 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     });
     let state = if number == 0 { RunState::Initial } else { RunState::Retrying };
     let next = progress(seen, &next, state, "Starting", &format!("attempt {} is about to start", number + 1));
-    Decision {
-        effects: vec![
-            Effect::PutDescription(Box::new(description)),
-            set(next),
-            Effect::CreatePod(Box::new(pod)),
-        ],
-        notes: Vec::new(),
-        wake: Wake::OnChange,
+    let mut effects = vec![Effect::PutDescription(Box::new(description))];
+    effects.extend(audit);
+    effects.extend([set(next), Effect::CreatePod(Box::new(pod))]);
+    Decision { effects, wake: Wake::OnChange }
+}
+
+/// A run that waited while the layer moved on to another commit is about code that nobody wants any more.
+fn superseded_by<'a>(run: &TerraformRun, layer: &'a TerraformLayer, number: u32) -> Option<&'a str> {
+    let follows_commits = match run.spec.trigger.kind {
+        TriggerKind::Commit
+        | TriggerKind::Drift
+        | TriggerKind::Manual
+        | TriggerKind::Failure
+        | TriggerKind::Auto
+        | TriggerKind::Approval => true,
+        // A deletion works on what was applied last, whatever was committed since.
+        TriggerKind::Deletion => false,
+    };
+    let relevant = layer.status.as_ref()?.revision.relevant.as_ref()?;
+    (follows_commits && number == 0 && relevant != &run.spec.layer.revision).then(|| relevant.short())
+}
+
+fn entry(run: &TerraformRun, description: &Description) -> Entry {
+    Entry {
+        namespace: description.namespace.clone(),
+        layer: description.layer.clone(),
+        layer_uid: description.layer_uid.clone(),
+        run: description.run.clone(),
+        run_uid: description.run_uid.clone(),
+        attempt: description.attempt,
+        action: description.action,
+        state: description.state.clone(),
+        fence: description.fence,
+        revision: description.revision.clone(),
+        plan_sha256: description.plan.as_ref().map(|plan| plan.sha256.clone()),
+        trigger: run.spec.trigger.kind,
+        by: run.spec.trigger.by.clone(),
+        reason: run.spec.trigger.reason.clone(),
     }
 }
 
@@ -217,32 +329,65 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
 fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
     let pod = match seen.pod {
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
-        Read::Absent => {
-            let pod = manifests::runner_pod(seen.run, attempt.number, &seen.settings.runner);
-            let effects = pod.map(|pod| Effect::CreatePod(Box::new(pod))).into_iter().collect();
-            return Decision { effects, notes: Vec::new(), wake: Wake::OnChange };
-        }
+        // An absent pod was never made: nothing was changed, and nothing will be.
+        Read::Absent if is_canceled(seen) => return record(seen, status, Ended::unmade(seen.now)),
+        Read::Absent => return make_pod(seen, status, attempt),
         Read::Present(pod) => pod,
     };
+    // Of a run of the same name that was deleted: its pod goes as soon as it has ended.
+    if !is_ours(pod, seen.run) && is_being_deleted(pod) {
+        return idle(wait(seen, READ_AGAIN));
+    }
     if !is_ours(pod, seen.run) {
         let message = format!("a pod named {} exists that is not of this run", attempt.pod_name);
         return give_up(seen, status, "PodNameTaken", &message);
     }
-    if !has_ended(pod) {
-        let running = progress(
-            seen,
-            status,
-            RunState::Running,
-            "Running",
-            &format!("pod {} is at work", attempt.pod_name),
-        );
-        return Decision { effects: vec![set(running)], notes: Vec::new(), wake: Wake::OnChange };
+    if !has_ended(pod) && !never_ran(pod) {
+        return at_work(seen, status, attempt, pod);
     }
-    match seen.outcome {
-        Read::Unknown => idle(wait(seen, READ_AGAIN)),
-        Read::Present(outcome) => record(seen, status, Ended::reported(outcome)),
-        Read::Absent => record(seen, status, Ended::silent(seen.run.spec.action, pod, seen.now)),
+    let ended = match seen.outcome {
+        Read::Unknown => return idle(wait(seen, READ_AGAIN)),
+        Read::Present(outcome) => Ended::reported(outcome),
+        Read::Absent if never_ran(pod) => Ended::never_ran(seen.now),
+        Read::Absent => Ended::silent(seen.run.spec.action, pod, seen.now),
+    };
+    record(seen, status, if is_canceled(seen) { ended.canceled() } else { ended })
+}
+
+/// Makes the pod of an attempt that is written down, as soon as there is room for it.
+fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
+    match &seen.slot {
+        Read::Present(Slot::Free) => {}
+        Read::Present(Slot::Full(limit)) => {
+            let state = status.state.unwrap_or(RunState::Initial);
+            let queued = progress(seen, status, state, "Queued", &limit.to_string());
+            return Decision { effects: vec![set(queued)], wake: wait(seen, QUEUE_AGAIN) };
+        }
+        Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
     }
+    let repository = match seen.layer {
+        Read::Present(layer) => layer.spec.repository.name.as_str(),
+        Read::Absent | Read::Unknown => "",
+    };
+    let pod = manifests::runner_pod(seen.run, repository, attempt.number, &seen.settings.runner);
+    let effects = pod.map(|pod| Effect::CreatePod(Box::new(pod))).into_iter().collect();
+    Decision { effects, wake: Wake::OnChange }
+}
+
+/// The pod has not ended. A canceled one is told to once; how long it takes is the tool's business and the pod's grace.
+fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, pod: &Pod) -> Decision {
+    let name = &attempt.pod_name;
+    if !is_canceled(seen) {
+        let message = format!("pod {name} is at work");
+        let running = progress(seen, status, RunState::Running, "Running", &message);
+        return Decision { effects: vec![set(running)], wake: Wake::OnChange };
+    }
+    let message = format!("canceled by hand; pod {name} was asked to stop and may first save its state");
+    let mut effects = vec![set(progress(seen, status, RunState::Running, "Canceling", &message))];
+    if !is_being_deleted(pod) {
+        effects.push(Effect::StopPod { name: name.clone() });
+    }
+    Decision { effects, wake: Wake::OnChange }
 }
 
 /// How an attempt ended, whoever says so.
@@ -299,6 +444,43 @@ impl Ended {
         }
     }
 
+    /// It never began.
+    fn nothing_done(reason: &str, message: &str, now: Timestamp, next: Next) -> Self {
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        let result = RunResult {
+            reason: reason.clone(),
+            message: message.clone(),
+            summary: None,
+            plan_sha256: None,
+            differences: Differences::default(),
+        };
+        Self { reason, message, exit_code: None, finished_at: now, log: None, result, next }
+    }
+
+    fn unmade(now: Timestamp) -> Self {
+        Self::nothing_done(CANCELED, "canceled by hand before its pod was made", now, Next::Fail)
+    }
+
+    fn never_ran(now: Timestamp) -> Self {
+        let message = "the runner's pod was deleted before it ran on a node";
+        Self::nothing_done("PodDeleted", message, now, Next::MayRetry)
+    }
+
+    /// The same end, of a run that a person wanted to end. What succeeded all the same has succeeded, and what is not known
+    /// is not known.
+    fn canceled(self) -> Self {
+        match self.next {
+            Next::Succeed => self,
+            Next::Fail if self.reason == OUTCOME_UNKNOWN => self,
+            Next::MayRetry | Next::Fail => {
+                let message = format!("canceled by hand: {}", self.message);
+                let reason = CANCELED.to_owned();
+                let result = RunResult { reason: reason.clone(), message: message.clone(), ..self.result };
+                Self { reason, message, result, next: Next::Fail, ..self }
+            }
+        }
+    }
+
     /// The pod ended without a result.
     fn silent(action: Action, pod: &Pod, now: Timestamp) -> Self {
         let how = exit_words(pod);
@@ -307,7 +489,7 @@ impl Ended {
                 ("RunnerDied", format!("the runner ended without a result ({how})"), Next::MayRetry)
             }
             Action::Apply => (
-                "OutcomeUnknown",
+                OUTCOME_UNKNOWN,
                 format!(
                     "the runner ended in mid-apply without a result ({how}); a new plan will show what it did"
                 ),
@@ -344,24 +526,22 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
     }
     let tried = u32::try_from(next.attempts.len()).unwrap_or(u32::MAX);
     let may_retry = tried <= seen.run.spec.max_retries;
-    let (next, notes) = match ended.next {
+    let next = match ended.next {
         Next::Succeed => {
             next.finished_at = Some(Time(ended.finished_at));
             next.result = Some(ended.result);
-            (progress(seen, &next, RunState::Succeeded, &ended.reason, &ended.message), Vec::new())
+            progress(seen, &next, RunState::Succeeded, &ended.reason, &ended.message)
         }
         Next::MayRetry if may_retry => {
             let again = later(ended.finished_at, seen.settings.retry.pause(next.retries + 1));
             let message =
                 format!("failed {}, trying again at {}: {}", times(tried), clock(again), ended.message);
-            let notes = vec![warning(&ended.reason, &message)];
-            (progress(seen, &next, RunState::FailureGracePeriod, &ended.reason, &message), notes)
+            progress(seen, &next, RunState::FailureGracePeriod, &ended.reason, &message)
         }
         Next::MayRetry | Next::Fail => {
             next.finished_at = Some(Time(ended.finished_at));
             next.result = Some(ended.result);
-            let notes = vec![warning(&ended.reason, &ended.message)];
-            (progress(seen, &next, RunState::Failed, &ended.reason, &ended.message), notes)
+            progress(seen, &next, RunState::Failed, &ended.reason, &ended.message)
         }
     };
     let mut effects = vec![set(next)];
@@ -370,7 +550,7 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
     }
     effects
         .extend(status.attempts.last().map(|attempt| Effect::DeletePod { name: attempt.pod_name.clone() }));
-    Decision { effects, notes, wake: Wake::OnChange }
+    Decision { effects, wake: Wake::OnChange }
 }
 
 /// Ends the run without an attempt.
@@ -389,12 +569,12 @@ fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, messa
     if holds_lock(seen) {
         effects.push(Effect::ReleaseLock { lease: lease_name(seen) });
     }
-    Decision { effects, notes: vec![warning(reason, message)], wake: Wake::OnChange }
+    Decision { effects, wake: Wake::OnChange }
 }
 
 enum Permit {
     Granted(u64),
-    Take,
+    Take { from: Option<String> },
     Wait(String),
 }
 
@@ -403,13 +583,14 @@ fn lock(seen: &Observed<'_>) -> Permit {
         return Permit::Granted(0);
     }
     match &seen.lock {
-        Read::Absent => Permit::Take,
-        Read::Present(Lock { holder: None, .. }) => Permit::Take,
-        Read::Present(Lock { holder: Some(holder), fence })
+        Read::Absent => Permit::Take { from: None },
+        Read::Present(Lock { holder: None, .. }) => Permit::Take { from: None },
+        Read::Present(Lock { holder: Some(holder), fence, .. })
             if Some(holder) == seen.run.metadata.uid.as_ref() =>
         {
             Permit::Granted(*fence)
         }
+        Read::Present(Lock { holder, holder_is_gone: true, .. }) => Permit::Take { from: holder.clone() },
         Read::Present(Lock { holder: Some(_), .. }) => {
             Permit::Wait("another run changes the same state".to_owned())
         }
@@ -490,112 +671,16 @@ fn tool_choice(
     (tool, version)
 }
 
-fn is_ours(pod: &Pod, run: &TerraformRun) -> bool {
-    pod.metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .any(|owner| owner.kind == "TerraformRun" && Some(&owner.uid) == run.metadata.uid.as_ref())
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn terminated(pod: &Pod) -> Option<&k8s_openapi::api::core::v1::ContainerStateTerminated> {
-    pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()
-}
-
-fn exit_code(pod: &Pod) -> Option<i32> {
-    terminated(pod).map(|t| t.exit_code)
-}
-
-fn exit_words(pod: &Pod) -> String {
-    let message = pod.status.as_ref().and_then(|s| s.message.clone().or_else(|| s.reason.clone()));
-    match (terminated(pod), message) {
-        (Some(t), _) if t.signal.is_some_and(|s| s != 0) => {
-            format!("killed by signal {}", t.signal.unwrap_or_default())
-        }
-        (Some(t), _) => format!("exit code {}", t.exit_code),
-        (None, Some(message)) => message,
-        (None, None) => "its container never ran".to_owned(),
-    }
-}
-
-/// The status with its state and every condition that follows from it.
-fn progress(
-    seen: &Observed<'_>,
-    status: &TerraformRunStatus,
-    state: RunState,
-    reason: &str,
-    message: &str,
-) -> TerraformRunStatus {
-    let mut next = status.clone();
-    let generation = seen.run.metadata.generation;
-    next.state = Some(state);
-    next.observed_generation = generation;
-    let tried = u32::try_from(next.attempts.len()).unwrap_or(u32::MAX);
-    let exhausted = state == RunState::Failed && tried > seen.run.spec.max_retries;
-    let running = matches!(state, RunState::Running);
-    let mut set = |kind, truth, reason: &str, message: &str| {
-        condition::set(&mut next.conditions, kind, truth, reason, message, generation, seen.now);
-    };
-    set("HasStatus", Truth::True, "Reconciled", "the run has been looked at");
-    set(
-        "HasReachedRetryLimit",
-        exhausted.into(),
-        if exhausted { "LimitReached" } else { "BelowLimit" },
-        &format!("at most {} retries", seen.run.spec.max_retries),
-    );
-    set("HasSucceeded", (state == RunState::Succeeded).into(), reason, message);
-    set(
-        "IsRunning",
-        running.into(),
-        if running { "PodRunning" } else { "NoPodRunning" },
-        if running { message } else { "" },
-    );
-    let grace = state == RunState::FailureGracePeriod;
-    set(
-        "IsInFailureGracePeriod",
-        grace.into(),
-        if grace { "Failed" } else { "NoPause" },
-        if grace { message } else { "" },
-    );
-    set("Ready", (state == RunState::Succeeded).into(), reason, message);
-    if state.is_terminal() {
-        condition::clear(&mut next.conditions, "Reconciling");
-    } else {
-        condition::set(
-            &mut next.conditions,
-            "Reconciling",
-            Truth::True,
-            reason,
-            message,
-            generation,
-            seen.now,
-        );
-    }
-    if state == RunState::Failed {
-        condition::set(&mut next.conditions, "Stalled", Truth::True, reason, message, generation, seen.now);
-    }
-    next
-}
-
 fn set(status: TerraformRunStatus) -> Effect {
     Effect::SetStatus(Box::new(status))
 }
 
 fn idle(wake: Wake) -> Decision {
-    Decision { effects: Vec::new(), notes: Vec::new(), wake }
+    Decision { effects: Vec::new(), wake }
 }
 
 fn wait(seen: &Observed<'_>, span: std::time::Duration) -> Wake {
     Wake::At(later(seen.now, span))
-}
-
-fn warning(reason: &str, message: &str) -> Note {
-    Note { severity: Severity::Warning, reason: reason.to_owned(), message: message.to_owned() }
 }
 
 fn times(count: u32) -> String {

@@ -112,8 +112,8 @@ proptest! {
                 match what {
                     0 => world.push(commit),
                     1 => world.annotate(annotation::SYNC, &turn.to_string()),
-                    2 => if world.active().is_some() { world.succeed(adds(n.into())) },
-                    3 => if world.active().is_some() { world.fail("ToolFailed") },
+                    2 if world.active().is_some() => world.succeed(adds(n.into())),
+                    3 if world.active().is_some() => world.fail("ToolFailed"),
                     _ => {}
                 }
                 world.pass(Duration::from_secs(pass.into()));

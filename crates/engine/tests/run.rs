@@ -4,13 +4,16 @@
 mod world;
 
 use api::attempt::{Outcome, Reason};
+use api::audit::Entry;
 use api::run::{Action, RunState};
 use api::text::Sha256;
-use api::{TerraformRun, TerraformRunStatus};
-use engine::run::{Decision, Effect, Lock, Observed, decide};
+use api::{TerraformRun, TerraformRunStatus, annotation};
+use engine::queue::{Limit, Slot, Urgency};
+use engine::run::{Decision, Effect, Lock, Observed, decide, waiting};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::json;
 use world::{World, adds, outcome, settings, world};
@@ -22,8 +25,10 @@ struct Scene {
     outcome: Read<Outcome>,
     lock: Read<Lock>,
     bundle: Read<Result<Sha256, String>>,
+    slot: Read<Slot>,
     settings: Settings,
     now: Timestamp,
+    audit: Vec<Entry>,
 }
 
 fn scene(action: Action) -> Scene {
@@ -43,13 +48,19 @@ fn scene(action: Action) -> Scene {
         outcome: Read::Unknown,
         lock: Read::Absent,
         bundle: Read::Present(Ok(Sha256::of(b"bundle"))),
+        slot: Read::Present(Slot::Free),
         settings: settings(),
+        audit: Vec::new(),
     }
 }
 
 impl Scene {
     fn decide(&self) -> Decision {
-        decide(&Observed {
+        decide(&self.view())
+    }
+
+    fn view(&self) -> Observed<'_> {
+        Observed {
             now: self.now,
             run: &self.run,
             layer: Read::Present(&self.world.layer),
@@ -58,8 +69,9 @@ impl Scene {
             pod: self.pod.as_ref(),
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
+            slot: self.slot.clone(),
             settings: &self.settings,
-        })
+        }
     }
 
     /// Does what the decision says; the world answers as API and datastore would.
@@ -72,15 +84,28 @@ impl Scene {
         match effect {
             Effect::TakeLock { .. } => {
                 let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence) + 1;
-                self.lock = Read::Present(Lock { holder: self.run.metadata.uid.clone(), fence });
+                self.lock = Read::Present(Lock {
+                    holder: self.run.metadata.uid.clone(),
+                    fence,
+                    holder_is_gone: false,
+                });
                 "take lock"
             }
             Effect::ReleaseLock { .. } => {
                 let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence);
-                self.lock = Read::Present(Lock { holder: None, fence });
+                self.lock = Read::Present(Lock { holder: None, fence, holder_is_gone: false });
                 "release lock"
             }
             Effect::PutDescription(_) => "put description",
+            Effect::Audit(entry) => {
+                self.audit.push(*entry);
+                "audit"
+            }
+            Effect::StopPod { .. } => {
+                let Read::Present(pod) = &mut self.pod else { panic!("no pod to stop") };
+                pod.metadata.deletion_timestamp = Some(Time(self.now));
+                "stop pod"
+            }
             Effect::SetStatus(status) => {
                 let changed = self.run.status.as_ref() != Some(status.as_ref());
                 self.run.status = Some(*status);
@@ -137,7 +162,7 @@ fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
 fn an_apply_takes_the_lock_first_and_gives_it_back_after_its_result_is_recorded() {
     let mut scene = scene(Action::Apply);
     assert_eq!(scene.step(), ["take lock"]);
-    assert_eq!(scene.step(), ["put description", "set status", "create pod"]);
+    assert_eq!(scene.step(), ["put description", "audit", "set status", "create pod"]);
     assert_eq!(scene.status().attempts[0].fence, 1);
     scene.ends(Reason::Succeeded);
     assert_eq!(scene.step(), ["set status", "release lock", "delete pod"]);
@@ -146,12 +171,26 @@ fn an_apply_takes_the_lock_first_and_gives_it_back_after_its_result_is_recorded(
 #[test]
 fn a_lock_of_another_run_is_waited_for() {
     let mut scene = scene(Action::Apply);
-    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7 });
+    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7, holder_is_gone: false });
     assert_eq!(scene.step(), ["set status"]);
     assert_eq!(scene.step(), ["keep status"]);
     scene.lock = Read::Unknown;
     assert!(!scene.step().contains(&"create pod"));
-    scene.lock = Read::Present(Lock { holder: None, fence: 7 });
+    scene.lock = Read::Present(Lock { holder: None, fence: 7, holder_is_gone: false });
+    assert_eq!(scene.step(), ["take lock"]);
+    scene.step();
+    assert_eq!(scene.status().attempts[0].fence, 8);
+}
+
+#[test]
+fn the_lock_of_a_run_that_is_proved_gone_is_taken_over_under_a_higher_fence() {
+    let mut scene = scene(Action::Apply);
+    scene.lock = Read::Present(Lock { holder: Some("dead".into()), fence: 7, holder_is_gone: true });
+    let taken = scene.decide().effects.into_iter().any(|effect| match effect {
+        Effect::TakeLock { from, .. } => from.as_deref() == Some("dead"),
+        _ => false,
+    });
+    assert!(taken, "from that run and no other");
     assert_eq!(scene.step(), ["take lock"]);
     scene.step();
     assert_eq!(scene.status().attempts[0].fence, 8);
@@ -230,17 +269,183 @@ fn a_pod_of_someone_else_under_our_name_is_not_taken_for_ours() {
     scene.step();
     let Read::Present(pod) = &mut scene.pod else { panic!() };
     pod.metadata.owner_references = None;
+    pod.metadata.deletion_timestamp = Some(Time(scene.now));
+    assert!(scene.step().is_empty(), "one that is being deleted is waited for");
+    let Read::Present(pod) = &mut scene.pod else { panic!() };
+    pod.metadata.deletion_timestamp = None;
     scene.step();
     assert_eq!(scene.status().result.unwrap().reason, "PodNameTaken");
+}
+
+#[test]
+fn what_allowed_an_apply_is_written_down_before_its_intent() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    let again = scene.decide();
+    scene.step();
+    let [entry] = scene.audit.as_slice() else { panic!("{:?}", scene.audit) };
+    assert_eq!(entry.trigger, api::run::TriggerKind::Auto);
+    assert_eq!(entry.plan_sha256, Some(scene.world.plan_sha256()));
+    assert_eq!((entry.fence, entry.attempt), (1, 0));
+    assert_eq!(entry.revision, scene.run.spec.layer.revision);
+    let repeated = again.effects.iter().any(|effect| effect == &Effect::Audit(Box::new(entry.clone())));
+    assert!(repeated, "decided twice, it is the same entry");
+
+    let mut plan = self::scene(Action::Plan);
+    plan.step();
+    assert!(plan.audit.is_empty(), "a plan changes nothing");
+}
+
+fn full() -> Read<Slot> {
+    Read::Present(Slot::Full(Limit::Repository { name: "db".into(), most: 1 }))
+}
+
+#[test]
+fn a_run_without_a_runner_queues_quietly_and_takes_no_lock_meanwhile() {
+    let mut scene = scene(Action::Apply);
+    scene.slot = full();
+    assert_eq!(scene.step(), ["set status"]);
+    let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+    assert_eq!(ready.reason, "Queued");
+    assert_eq!(ready.message, "queued: at most 1 runners work for repository db at the same time");
+    scene.now = engine::later(scene.now, std::time::Duration::from_secs(600));
+    assert_eq!(scene.step(), ["keep status"], "nothing that moves with time is written");
+    scene.slot = Read::Unknown;
+    assert!(scene.step().is_empty());
+    scene.slot = Read::Present(Slot::Free);
+    assert_eq!(scene.step(), ["take lock"]);
+}
+
+#[test]
+fn an_attempt_written_down_before_a_crash_waits_for_room_too() {
+    let mut scene = scene(Action::Plan);
+    scene.step();
+    scene.pod = Read::Absent;
+    assert_eq!(waiting(&scene.view()).unwrap().urgency, Urgency::Holding);
+    scene.slot = full();
+    assert_eq!(scene.step(), ["set status"]);
+    assert!(!scene.decide().wants_runner());
+    scene.slot = Read::Present(Slot::Free);
+    assert!(scene.decide().wants_runner());
+    assert_eq!(scene.step(), ["create pod"]);
+}
+
+fn cancel(scene: &mut Scene) {
+    let annotations = scene.run.metadata.annotations.get_or_insert_default();
+    annotations.insert(annotation::CANCEL.into(), "yes".into());
+}
+
+#[test]
+fn a_run_canceled_before_it_started_never_starts_and_leaves_no_lock() {
+    let mut waits = scene(Action::Apply);
+    waits.step();
+    cancel(&mut waits);
+    assert_eq!(waits.step(), ["set status", "release lock"]);
+    assert_eq!(waits.state(), Some(RunState::Failed));
+    assert_eq!(waits.status().result.unwrap().reason, "Canceled");
+    assert!(waits.step().is_empty());
+
+    let mut written_down = scene(Action::Apply);
+    written_down.step();
+    written_down.step();
+    written_down.pod = Read::Absent;
+    cancel(&mut written_down);
+    assert_eq!(written_down.step(), ["set status", "release lock", "delete pod"]);
+    assert_eq!(written_down.status().result.unwrap().reason, "Canceled");
+}
+
+#[test]
+fn a_running_attempt_is_asked_to_stop_once_and_its_own_word_counts() {
+    for (reason, state, told) in [
+        (Reason::Interrupted, RunState::Failed, "Canceled"),
+        (Reason::ToolFailed, RunState::Failed, "Canceled"),
+        (Reason::Succeeded, RunState::Succeeded, "Succeeded"),
+    ] {
+        for action in [Action::Plan, Action::Apply] {
+            let mut scene = scene(action);
+            while !matches!(scene.pod, Read::Present(_)) {
+                scene.step();
+            }
+            let Read::Present(pod) = &mut scene.pod else { panic!() };
+            pod.spec.as_mut().unwrap().node_name = Some("node".into());
+            scene.step();
+            cancel(&mut scene);
+            assert_eq!(scene.step(), ["set status", "stop pod"]);
+            assert_eq!(scene.step(), ["keep status"], "asked once");
+            assert_eq!(scene.state(), Some(RunState::Running), "it may still save its state");
+            scene.ends(reason);
+            let done = scene.step();
+            assert_eq!(done.first(), Some(&"set status"));
+            assert_eq!(done.contains(&"release lock"), action == Action::Apply);
+            assert_eq!(scene.state(), Some(state), "{reason:?} {action:?}");
+            assert_eq!(scene.status().result.unwrap().reason, told);
+        }
+    }
+}
+
+#[test]
+fn a_canceled_apply_that_ends_without_a_word_is_unknown_all_the_same() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    scene.step();
+    let Read::Present(pod) = &mut scene.pod else { panic!() };
+    pod.spec.as_mut().unwrap().node_name = Some("node".into());
+    cancel(&mut scene);
+    scene.step();
+    scene.pod_becomes("Failed", 137);
+    scene.outcome = Read::Absent;
+    scene.step();
+    assert_eq!(scene.status().result.unwrap().reason, "OutcomeUnknown");
+}
+
+#[test]
+fn a_pod_deleted_before_it_had_a_node_never_ran() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    scene.step();
+    let Read::Present(pod) = &mut scene.pod else { panic!() };
+    pod.metadata.deletion_timestamp = Some(Time(scene.now));
+    scene.outcome = Read::Absent;
+    assert_eq!(scene.step(), ["set status", "release lock", "delete pod"]);
+    assert_eq!(
+        scene.state(),
+        Some(RunState::FailureGracePeriod),
+        "nothing was changed: it may be tried again"
+    );
+    assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("PodDeleted"));
+}
+
+#[test]
+fn a_layer_can_name_the_run_to_cancel() {
+    let mut scene = scene(Action::Plan);
+    let name = scene.run.metadata.name.clone().unwrap();
+    scene.world.annotate(annotation::CANCEL, "another-run");
+    assert!(scene.decide().wants_runner());
+    scene.world.annotate(annotation::CANCEL, &name);
+    assert_eq!(scene.step(), ["set status"]);
+    assert_eq!(scene.status().result.unwrap().reason, "Canceled");
+}
+
+#[test]
+fn a_run_that_waited_while_the_layer_moved_on_is_superseded() {
+    let mut scene = scene(Action::Plan);
+    scene.slot = full();
+    scene.step();
+    scene.world.push('b');
+    scene.world.layer.status = Some(scene.world.decide().status);
+    assert_eq!(scene.step(), ["set status"]);
+    let result = scene.status().result.unwrap();
+    assert_eq!(result.reason, "Superseded");
+    assert!(result.message.contains("bbbbbbb"), "{}", result.message);
 }
 
 fn read_lock(uid: Option<String>) -> impl Strategy<Value = Read<Lock>> {
     prop_oneof![
         Just(Read::Unknown),
         Just(Read::Absent),
-        Just(Read::Present(Lock { holder: None, fence: 3 })),
-        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3 })),
-        Just(Read::Present(Lock { holder: uid, fence: 4 })),
+        Just(Read::Present(Lock { holder: None, fence: 3, holder_is_gone: false })),
+        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3, holder_is_gone: false })),
+        Just(Read::Present(Lock { holder: uid, fence: 4, holder_is_gone: false })),
     ]
 }
 

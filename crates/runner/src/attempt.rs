@@ -34,7 +34,7 @@ pub(crate) struct Ending {
     pub(crate) reason: Reason,
     pub(crate) message: String,
     pub(crate) exit_code: i32,
-    pub(crate) plan: Option<PlanOutcome>,
+    pub(crate) plan: Option<Box<PlanOutcome>>,
 }
 
 impl Ending {
@@ -240,13 +240,13 @@ impl Work<'_> {
             reason: Reason::Succeeded,
             message: describe(&summary, &differences),
             exit_code: report.ended.code.unwrap_or(0),
-            plan: Some(PlanOutcome {
+            plan: Some(Box::new(PlanOutcome {
                 sha256,
                 summary,
                 differences,
                 lineage: base.lineage,
                 serial: base.serial,
-            }),
+            })),
         })
     }
 

@@ -306,7 +306,7 @@ async fn report(
         started_at,
         finished_at: Timestamp::now(),
         tool,
-        plan: ending.plan,
+        plan: ending.plan.map(|plan| *plan),
         log_sha256,
     };
     let content = serde_json::to_vec(&outcome).map_err(|error| Error::Malformed(error.to_string()))?;

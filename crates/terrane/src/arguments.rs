@@ -22,11 +22,23 @@ pub(crate) struct Arguments {
     /// Say more; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// Which log lines appear on standard error; `-v` shows more of one command
+    #[arg(long, global = true, value_enum, default_value_t = LogLevel::Info, env = "TERRANE_LOG_LEVEL")]
+    pub log_level: LogLevel,
     /// How log lines on standard error look
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, env = "TERRANE_LOG_FORMAT")]
     pub log_format: LogFormat,
     #[command(subcommand)]
     pub command: Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -39,6 +51,10 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run everything on this machine: a Kubernetes API, a node that runs pods as processes, and the controllers
     Up(Up),
+    /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by
+    Controller(Controller),
+    /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
+    Datastore(Datastore),
     /// Run pods as processes on this machine, for any Kubernetes API
     Node(Node),
     /// Show layers, runs, repositories or approvals
@@ -58,6 +74,8 @@ pub(crate) enum Command {
     Approve(Approve),
     /// Forbid the newest plan of a layer to be applied
     Reject(Approve),
+    /// Stop a run: one that waits never starts, one that runs is asked to stop and may save its state
+    Cancel(Cancel),
     /// Print the log of a run, or of the latest run of a layer
     Logs(logs::Options),
     /// List what happened to a layer and its runs
@@ -92,12 +110,15 @@ pub(crate) struct Up {
     /// Where everything is kept
     #[arg(long, value_name = "DIR", default_value = ".terrane", env = "TERRANE_DATA_DIR")]
     pub data_dir: PathBuf,
-    /// Where the HTTP service listens (artefacts, health); runners have an address of their own that stays
+    /// Where the HTTP service listens (artefacts, health, metrics); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
+    /// How many runner pods may work at the same time; 0 sets no limit [default: twice the cores, at least 4]
+    #[arg(long, value_name = "COUNT")]
+    pub max_runner_pods: Option<u32>,
     /// The certificate shown to other machines: a PEM file, leaf first, read again when it changes
     #[arg(long, value_name = "FILE")]
     pub api_tls_cert: Option<PathBuf>,
@@ -117,6 +138,62 @@ pub(crate) struct Up {
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
+}
+
+/// What the controllers are told, wherever they run.
+#[derive(Args, Debug)]
+pub(crate) struct Controller {
+    /// Where health and metrics are served
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub listen: SocketAddr,
+    /// Where the datastore is, for the controllers and for runners
+    #[arg(long, value_name = "URL", env = "TERRANE_DATASTORE_URL")]
+    pub datastore_url: String,
+    /// The file with this controller's token for the datastore, read again for each request
+    #[arg(long, value_name = "FILE", env = "TERRANE_TOKEN_FILE")]
+    pub token_file: PathBuf,
+    /// The image that runners run in
+    #[arg(long, value_name = "IMAGE", env = "TERRANE_RUNNER_IMAGE")]
+    pub runner_image: String,
+    /// The ServiceAccount of runners, in the namespace of their layer
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub runner_service_account: String,
+    /// Where mirrors of repositories are kept; a cache that can be emptied while nothing runs
+    #[arg(long, value_name = "DIR", default_value = "/var/cache/terrane/git")]
+    pub git_dir: PathBuf,
+    /// How many runner pods may work at the same time, over all repositories; 0 sets no limit
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub max_runner_pods: u32,
+    /// Read file:// repositories and Git servers on this machine too
+    #[arg(long)]
+    pub allow_local_sources: bool,
+    /// Read repositories below one URL from another place, such as a mirror; may be given several times
+    #[arg(long, value_name = "FROM=TO")]
+    pub git_rewrite: Vec<sources::Rewrite>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Datastore {
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
+    #[arg(long)]
+    pub behind_tls: bool,
+    /// Where artefacts and states are kept, encrypted
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/artefacts")]
+    pub directory: PathBuf,
+    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
+    pub keys: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Cancel {
+    /// A run, or a layer whose run is to stop
+    pub name: String,
+    #[command(flatten)]
+    pub target: Target,
 }
 
 /// An image name, and the directory of this machine that it means.

@@ -2,9 +2,11 @@
 
 mod arguments;
 mod commands;
+mod controllers_role;
 mod demo;
 mod environment;
 mod local_node;
+mod signs;
 mod up;
 
 use std::process::ExitCode;
@@ -64,6 +66,9 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match arguments.command {
         Command::Up(options) => up::run(options).await.map(done),
+        Command::Controller(options) => commands::controller::run(options).await.map(done),
+        Command::Datastore(options) => commands::datastore::run(options).await.map(done),
+        Command::Cancel(options) => commands::cancel::run(options).await.map(done),
         Command::Node(options) => commands::node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,
         Command::Get(options) => commands::get::run(options).await.map(done),
@@ -98,13 +103,16 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn start_logging(arguments: &Arguments) {
+    use arguments::LogLevel;
     use tracing_subscriber::EnvFilter;
-    let level = match arguments.verbose {
-        0 => {
+    let level = match (arguments.verbose, arguments.log_level) {
+        (0, LogLevel::Error) => "error",
+        (0, LogLevel::Warn) => "warn",
+        (0, LogLevel::Info) => {
             "terrane=info,controllers=info,embedded=info,node=info,datastore=info,runner=info,sources=info,warn"
         }
-        1 => "debug,hyper=info,h2=info,rustls=info,tower=info",
-        _ => "trace",
+        (1, _) | (0, LogLevel::Debug) => "debug,hyper=info,h2=info,rustls=info,tower=info",
+        (_, _) => "trace",
     };
     let filter = EnvFilter::try_from_env("TERRANE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

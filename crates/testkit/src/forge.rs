@@ -28,7 +28,8 @@ use crate::process::{Guarded, Scratch};
 pub struct HttpsForge {
     address: SocketAddr,
     authority: String,
-    task: tokio::task::JoinHandle<()>,
+    /// Ends with this value.
+    _task: tokio::task::JoinSet<()>,
 }
 
 #[derive(Clone)]
@@ -46,11 +47,12 @@ impl HttpsForge {
         let gate =
             Gate { repositories: repositories.to_owned(), authorization: format!("Basic {pair}").into() };
         let service = Router::new().fallback(serve).with_state(gate);
-        let task = tokio::spawn(async move {
+        let mut task = tokio::task::JoinSet::new();
+        task.spawn(async move {
             // It ends with its task; an error here is a test that finds nobody.
             let _ = axum::serve(Tls { listener, acceptor }, service).await;
         });
-        Ok(Self { address, authority, task })
+        Ok(Self { address, authority, _task: task })
     }
 
     /// The URL of a repository in the directory.
@@ -61,12 +63,6 @@ impl HttpsForge {
     /// The certificate of the authority that signed the server's, in PEM.
     pub fn authority(&self) -> &str {
         &self.authority
-    }
-}
-
-impl Drop for HttpsForge {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -24,8 +24,10 @@ pub(super) async fn act(
         layer = add_finalizer(api, &layer).await?;
     }
     if layer.status.as_ref() != Some(&decision.status) {
-        layer.status = Some(decision.status);
+        let before = layer.status.replace(decision.status).unwrap_or_default();
         layer = status::replace(api, &layer, "write the layer's status").await?;
+        let after = layer.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        context.events.tell(&layer, &before.conditions, after);
     }
     for effect in effects {
         match effect {

@@ -41,7 +41,9 @@ pub(crate) async fn reconcile(
             Effect::Look => context.desk.look_again(&place),
         }
     }
-    apply_status(&api, &repository, decision.status).await?;
+    let before = repository.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    apply_status(&api, &repository, decision.status.clone()).await?;
+    context.events.tell(&repository, before, &decision.status.conditions);
     Ok(decision.wake)
 }
 

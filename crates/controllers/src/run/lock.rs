@@ -4,10 +4,11 @@
 use api::{SYSTEM_NAMESPACE, TerraformRun, label};
 use engine::Read;
 use engine::names;
-use engine::run::Lock;
+use engine::run::{Lock, can_still_work};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
@@ -28,19 +29,52 @@ pub(super) async fn read(run: &TerraformRun, context: &Context) -> Result<Read<L
         .get_opt(&names::lease(&run.spec.state))
         .await
         .map_err(doing("read the state's lock"))?;
-    Ok(lease.map_or(Read::Absent, |lease| Read::Present(view(&lease))))
+    let Some(lease) = lease else { return Ok(Read::Absent) };
+    let holder_is_gone = match holder_of(&lease) {
+        Some(holder) if Some(&holder) != run.uid().as_ref() => is_gone(&lease, &holder, context).await?,
+        Some(_) | None => false,
+    };
+    Ok(Read::Present(Lock { holder: holder_of(&lease), fence: fence_of(&lease), holder_is_gone }))
 }
 
-fn view(lease: &Lease) -> Lock {
-    let spec = lease.spec.clone().unwrap_or_default();
-    Lock {
-        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
-        fence: u64::try_from(spec.lease_transitions.unwrap_or_default()).unwrap_or_default(),
+fn holder_of(lease: &Lease) -> Option<String> {
+    lease.spec.as_ref()?.holder_identity.clone().filter(|holder| !holder.is_empty())
+}
+
+fn fence_of(lease: &Lease) -> u64 {
+    let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
+    u64::try_from(transitions.unwrap_or_default()).unwrap_or_default()
+}
+
+/// Whether the run that holds a lock exists no more and none of its pods can still work. A lock that does not say whose it is
+/// proves nothing. O(pods of one run).
+async fn is_gone(lease: &Lease, holder: &str, context: &Context) -> Result<bool, Error> {
+    let annotations = lease.annotations();
+    let (Some(namespace), Some(name)) = (annotations.get(HOLDER_NAMESPACE), annotations.get(HOLDER_NAME))
+    else {
+        return Ok(false);
+    };
+    let runs = Api::<TerraformRun>::namespaced(context.client.clone(), namespace);
+    let run = runs.get_opt(name).await.map_err(doing("read the run that holds the state's lock"))?;
+    if run.is_some_and(|run| run.uid().as_deref() == Some(holder)) {
+        return Ok(false);
     }
+    let of_holder = ListParams::default().labels(&format!("{}={holder}", label::RUN_UID));
+    let pods = Api::<Pod>::namespaced(context.client.clone(), namespace)
+        .list(&of_holder)
+        .await
+        .map_err(doing("list the pods of the run that held the state's lock"))?;
+    Ok(!pods.items.iter().any(can_still_work))
 }
 
-/// Takes the lock only if nobody holds it; the fence grows by one. A race is lost by a conflict, never by overwriting.
-pub(super) async fn take(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
+/// Takes the lock only if nobody holds it, or still the dead run `from`; the fence grows by one. A race is lost by a conflict,
+/// never by overwriting.
+pub(super) async fn take(
+    name: &str,
+    from: Option<&str>,
+    run: &TerraformRun,
+    context: &Context,
+) -> Result<(), Error> {
     let api = leases(context);
     let found = api.get_opt(name).await.map_err(doing("read the state's lock"))?;
     let spec = |fence: i32| LeaseSpec {
@@ -67,11 +101,15 @@ pub(super) async fn take(name: &str, run: &TerraformRun, context: &Context) -> R
             api.create(&PostParams::default(), &lease).await.map_err(doing("take the state's lock"))?;
         }
         Some(mut lease) => {
-            let lock = view(&lease);
-            if lock.holder.is_some() {
+            let before = holder_of(&lease);
+            if before.is_some() && before.as_deref() != from {
                 return Ok(());
             }
-            lease.spec = Some(spec(i32::try_from(lock.fence.saturating_add(1)).unwrap_or(i32::MAX)));
+            if let Some(dead) = before {
+                tracing::warn!(holder = dead, "took over the state's lock of a run that exists no more");
+            }
+            let fence = fence_of(&lease).saturating_add(1);
+            lease.spec = Some(spec(i32::try_from(fence).unwrap_or(i32::MAX)));
             lease.annotations_mut().extend(holder);
             api.replace(name, &PostParams::default(), &lease)
                 .await
@@ -87,7 +125,7 @@ pub(super) async fn release(name: &str, run: &TerraformRun, context: &Context) -
     let Some(mut lease) = api.get_opt(name).await.map_err(doing("read the state's lock"))? else {
         return Ok(());
     };
-    if view(&lease).holder != run.uid() {
+    if holder_of(&lease) != run.uid() {
         return Ok(());
     }
     if let Some(spec) = lease.spec.as_mut() {

@@ -2,43 +2,95 @@
 
 mod lock;
 mod observe;
+pub(crate) mod orphans;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::attempt::Description;
-use api::{TerraformRun, TerraformRunStatus};
+use api::run::RunState;
+use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, condition};
 use datastore::{Artefact, Attempt};
 use engine::Wake;
 use engine::manifests::POD_FINALIZER;
-use engine::run::{Effect, decide};
+use engine::queue::Slot;
+use engine::run::{Decision, Effect, decide};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use tracing::Instrument;
 
 use crate::error::{Error, doing, storing};
 use crate::{Context, status};
 
 pub(crate) use lock::waiting_for;
 
+/// Every line that is logged on the way says which layer, which run and which attempt.
 pub(crate) async fn reconcile(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<Wake, Error> {
-    let Some(seen) = observe::run(&run, &context).await? else { return Ok(Wake::OnChange) };
-    let decision = decide(&seen.view((context.now)(), &context.settings));
-    let mut run = seen.run.clone();
+    let attempts = run.status.as_ref().map_or(0, |status| status.attempts.len());
+    let span =
+        tracing::info_span!("run", layer = %run.spec.layer.name, run = run.name_any(), attempt = attempts);
+    reconcile_one(run, context).instrument(span).await
+}
+
+async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<Wake, Error> {
+    let Some(seen) = observe::run(&run, &context).await? else {
+        context.queue.leave(&run);
+        return Ok(Wake::OnChange);
+    };
+    let now = (context.now)();
+    let settings = &context.settings;
+    let mut decision = decide(&seen.view(now, settings, Slot::Free));
+    // Kept until the pod is made: nobody else counts the runners in between.
+    let mut _turn = None;
+    if decision.wants_runner() {
+        if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
+            let (slot, turn) =
+                context.queue.ask(wish, settings.max_runner_pods, &context.client, now).await?;
+            _turn = turn;
+            if slot != Slot::Free {
+                decision = decide(&seen.view(now, settings, slot));
+            }
+        }
+    } else {
+        context.queue.leave(&seen.run);
+    }
+    let frees = decision.frees_runner();
+    let wake = decision.wake;
+    act(&seen.run, decision, &context).await?;
+    if frees {
+        context.queue.wake_next(now);
+    }
+    Ok(wake)
+}
+
+async fn act(run: &TerraformRun, decision: Decision, context: &Context) -> Result<(), Error> {
+    let mut run = run.clone();
     for effect in decision.effects {
         match effect {
-            Effect::TakeLock { lease } => lock::take(&lease, &run, &context).await?,
-            Effect::ReleaseLock { lease } => lock::release(&lease, &run, &context).await?,
-            Effect::PutDescription(description) => put_description(&description, &context).await?,
-            Effect::SetStatus(next) => run = set_status(run, *next, &context).await?,
-            Effect::CreatePod(pod) => create_pod(&pod, &context).await?,
-            Effect::DeletePod { name } => delete_pod(&name, &run, &context).await?,
+            Effect::TakeLock { lease, from } => lock::take(&lease, from.as_deref(), &run, context).await?,
+            Effect::ReleaseLock { lease } => lock::release(&lease, &run, context).await?,
+            Effect::PutDescription(description) => put_description(&description, context).await?,
+            Effect::Audit(entry) => {
+                let doing = storing("write down what is about to be changed");
+                context.datastore.audit_append(&entry).await.map_err(doing)?;
+            }
+            Effect::SetStatus(next) => run = set_status(run, *next, context).await?,
+            Effect::CreatePod(pod) => create_pod(&pod, context).await?,
+            Effect::StopPod { name } => stop_pod(&name, &run, context).await?,
+            Effect::DeletePod { name } => delete_pod(&name, &run, context).await?,
         }
     }
-    for note in decision.notes {
-        tracing::warn!(layer = %run.spec.layer.name, run = run.name_any(), reason = note.reason, "{}", note.message);
-    }
-    Ok(decision.wake)
+    Ok(())
+}
+
+/// The run that an annotation of its layer cancels.
+pub(crate) fn canceled_by(layer: TerraformLayer) -> Option<ObjectRef<TerraformRun>> {
+    let run = layer.annotations().get(annotation::CANCEL).filter(|run| !run.is_empty())?;
+    Some(ObjectRef::new(run).within(&layer.namespace()?))
 }
 
 async fn put_description(description: &Description, context: &Context) -> Result<(), Error> {
@@ -59,9 +111,72 @@ async fn set_status(
         return Ok(run);
     }
     let api = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    let before = run.status.clone().unwrap_or_default();
     let mut changed = run;
     changed.status = Some(next);
-    status::replace(&api, &changed, "write the run's status").await
+    let run = status::replace(&api, &changed, "write the run's status").await?;
+    tell(&before, &run, context);
+    Ok(run)
+}
+
+/// What the outside learns of a change: an Event, a log line, the counts.
+fn tell(before: &TerraformRunStatus, run: &TerraformRun, context: &Context) {
+    let Some(after) = &run.status else { return };
+    context.events.tell(run, &before.conditions, &after.conditions);
+    let action = run.spec.action;
+    let span =
+        |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
+    if before.attempts.is_empty()
+        && let (Some(first), Some(created)) = (after.attempts.first(), run.creation_timestamp())
+    {
+        context.metrics.run_started(action, span(created.0, first.started_at.0));
+    }
+    let was_open = before.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none());
+    if let (true, Some(last)) = (was_open, after.attempts.last())
+        && let Some(finished) = &last.finished_at
+    {
+        context.metrics.attempt_ended(action, span(last.started_at.0, finished.0));
+    }
+    let (Some(state), Some(ready)) = (after.state, condition::find(&after.conditions, "Ready")) else {
+        return;
+    };
+    match state {
+        RunState::Succeeded | RunState::Failed => {
+            context.metrics.run_ended(run);
+            let reason = ready.reason.as_str();
+            if state == RunState::Succeeded {
+                tracing::info!(action = action.as_str(), reason, "{}", ready.message);
+            } else {
+                tracing::warn!(action = action.as_str(), reason, "{}", ready.message);
+            }
+        }
+        RunState::FailureGracePeriod => {
+            tracing::warn!(action = action.as_str(), reason = ready.reason, "{}", ready.message);
+        }
+        RunState::Initial | RunState::Running | RunState::Retrying => {
+            tracing::debug!(action = action.as_str(), reason = ready.reason, "{}", ready.message);
+        }
+    }
+}
+
+/// Asks the pod to end, if it is this run's and still the one we saw. Its finalizer keeps it until its result is recorded, and
+/// its grace is that of its spec: an apply may take long to save its state.
+async fn stop_pod(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
+    let api = Api::<Pod>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    let Some(pod) = api.get_opt(name).await.map_err(doing("read the runner's pod"))? else { return Ok(()) };
+    let is_ours = pod.owner_references().iter().any(|owner| Some(&owner.uid) == run.uid().as_ref());
+    if !is_ours || pod.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let exactly_this = DeleteParams {
+        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match api.delete(name, &exactly_this).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
+        Err(error) => Err(doing("ask the runner's pod to stop")(error)),
+    }
 }
 
 /// The name is the attempt's: a pod that exists was made by an earlier, interrupted round.
@@ -82,14 +197,7 @@ async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result
     if !is_ours {
         return Ok(());
     }
-    if pod.finalizers().iter().any(|finalizer| finalizer == POD_FINALIZER) {
-        let left: Vec<&String> =
-            pod.finalizers().iter().filter(|finalizer| *finalizer != POD_FINALIZER).collect();
-        let patch = json!({ "metadata": { "resourceVersion": pod.resource_version(), "finalizers": left } });
-        api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(doing("let the runner's pod go"))?;
-    }
+    let_go(&api, &pod).await?;
     let exactly_this = DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         ..DeleteParams::default()
@@ -98,5 +206,20 @@ async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
         Err(error) => Err(doing("delete the runner's pod")(error)),
+    }
+}
+
+/// Takes our finalizer off, against the version that was read.
+async fn let_go(api: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
+    if !pod.finalizers().iter().any(|finalizer| finalizer == POD_FINALIZER) {
+        return Ok(());
+    }
+    let left: Vec<&String> =
+        pod.finalizers().iter().filter(|finalizer| *finalizer != POD_FINALIZER).collect();
+    let patch = json!({ "metadata": { "resourceVersion": pod.resource_version(), "finalizers": left } });
+    match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
+        Err(error) => Err(doing("let the runner's pod go")(error)),
     }
 }

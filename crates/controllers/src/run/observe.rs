@@ -4,7 +4,8 @@ use api::attempt::Outcome;
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use datastore::{Artefact, Attempt};
-use engine::run::{Lock, Observed};
+use engine::queue::Slot;
+use engine::run::{Lock, Observed, can_still_work};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -26,7 +27,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn view<'a>(&'a self, now: Timestamp, settings: &'a Settings) -> Observed<'a> {
+    pub(super) fn view<'a>(&'a self, now: Timestamp, settings: &'a Settings, slot: Slot) -> Observed<'a> {
         Observed {
             now,
             run: &self.run,
@@ -36,6 +37,7 @@ impl Seen {
             pod: self.pod.as_ref().map_or(Read::Absent, Read::Present),
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
+            slot: Read::Present(slot),
             settings,
         }
     }
@@ -63,14 +65,24 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
     let is_terminal = status.state.is_some_and(|state| state.is_terminal());
     let under_way = attempt.filter(|attempt| attempt.finished_at.is_none());
 
-    // Only a run that may start an attempt needs its source, and only one whose pod has ended its result.
-    let starts = !is_terminal && under_way.is_none();
-    let (layer, repository, bundle) =
-        if starts { observe_source(&run, &namespace, context).await? } else { (None, None, Read::Unknown) };
-    let ended = pod
-        .as_ref()
-        .and_then(|p| p.status.as_ref()?.phase.as_deref())
-        .is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
+    // A layer can say that its run is canceled. Only a run that may make a pod needs its repository, only one that may start an
+    // attempt its files, and only one whose pod has ended its result.
+    let layer = if is_terminal { None } else { observe_layer(&run, &namespace, context).await? };
+    let repository = match &layer {
+        Some(layer) if pod.is_none() || under_way.is_none() => {
+            observe_repository(layer, &namespace, context).await?
+        }
+        Some(_) | None => None,
+    };
+    let bundle = match (&run.spec.bundle, &repository) {
+        (Some(known), _) => Read::Present(Ok(known.clone())),
+        (None, Some(repository)) if under_way.is_none() => {
+            let waiting = Waiting::Run { namespace: namespace.clone(), name: run.name_any() };
+            context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
+        }
+        (None, Some(_) | None) => Read::Unknown,
+    };
+    let ended = pod.as_ref().is_some_and(|pod| !can_still_work(pod));
     let outcome = match under_way {
         Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,
@@ -78,32 +90,23 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
     Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock }))
 }
 
-async fn observe_source(
+async fn observe_layer(
     run: &TerraformRun,
     namespace: &str,
     context: &Context,
-) -> Result<(Option<TerraformLayer>, Option<TerraformRepository>, Read<Result<Sha256, String>>), Error> {
-    let client = || context.client.clone();
-    let layers = Api::<TerraformLayer>::namespaced(client(), namespace);
-    let Some(layer) =
-        layers.get_opt(run.spec.layer.name.as_str()).await.map_err(doing("read the run's layer"))?
-    else {
-        return Ok((None, None, Read::Unknown));
-    };
-    let repositories = Api::<TerraformRepository>::namespaced(client(), namespace);
-    let repository = repositories
-        .get_opt(layer.spec.repository.name.as_str())
-        .await
-        .map_err(doing("read the layer's repository"))?;
-    let bundle = match (&run.spec.bundle, &repository) {
-        (Some(known), _) => Read::Present(Ok(known.clone())),
-        (None, Some(repository)) => {
-            let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
-            context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
-        }
-        (None, None) => Read::Unknown,
-    };
-    Ok((Some(layer), repository, bundle))
+) -> Result<Option<TerraformLayer>, Error> {
+    let layers = Api::<TerraformLayer>::namespaced(context.client.clone(), namespace);
+    layers.get_opt(run.spec.layer.name.as_str()).await.map_err(doing("read the run's layer"))
+}
+
+async fn observe_repository(
+    layer: &TerraformLayer,
+    namespace: &str,
+    context: &Context,
+) -> Result<Option<TerraformRepository>, Error> {
+    let repositories = Api::<TerraformRepository>::namespaced(context.client.clone(), namespace);
+    let name = layer.spec.repository.name.as_str();
+    repositories.get_opt(name).await.map_err(doing("read the layer's repository"))
 }
 
 /// More than any result holds.

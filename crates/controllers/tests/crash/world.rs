@@ -167,14 +167,9 @@ impl World {
         settings.poll_interval = DRIFT;
         settings.drift_interval = DRIFT;
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
-        let context = Context {
-            client: kube::Client::new(actor.layer(Seam::Api).layer(self.api.clone()), "default"),
-            datastore,
-            desk: Arc::clone(&desk),
-            settings: Arc::new(settings),
-            now: clock::now,
-            alarm: Arc::clone(&bells) as _,
-        };
+        let client = kube::Client::new(actor.layer(Seam::Api).layer(self.api.clone()), "default");
+        let context = Context::new(client, datastore, Arc::clone(&desk), Arc::new(settings), clock::now)
+            .with_alarm(Arc::clone(&bells) as _);
         let mut task = JoinSet::new();
         task.spawn(controllers::run(context, CancellationToken::new()));
         Ok(Process { name, actor, desk, bells, task })

@@ -21,6 +21,8 @@ pub(crate) enum Operation {
     StateChange(StateId),
     /// Delete, list versions, read old ones, see locks.
     StateAdminister,
+    AuditAppend,
+    AuditRead,
 }
 
 /// Why not. The words reach the runner's log, so they say what would be right.
@@ -60,9 +62,12 @@ pub(crate) fn permit(
         Operation::LogAppend(attempt) => own(attempt),
         Operation::StateRead(id) => own_state(id),
         Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
-        Operation::BundleWrite | Operation::LogRead | Operation::RunDelete | Operation::StateAdminister => {
-            false
-        }
+        Operation::BundleWrite
+        | Operation::LogRead
+        | Operation::RunDelete
+        | Operation::StateAdminister
+        | Operation::AuditAppend
+        | Operation::AuditRead => false,
     };
     if allowed {
         Ok(())

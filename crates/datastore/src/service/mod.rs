@@ -3,6 +3,7 @@
 
 mod access;
 mod artefacts;
+mod audit;
 mod identity;
 mod journal;
 mod keyring;
@@ -20,7 +21,7 @@ use api::text::Sha256;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 use object_store::ObjectStore;
 
 pub use identity::{Caller, Error as ReviewError, KubeReviewer, Reviewer, Runner};
@@ -91,6 +92,8 @@ pub fn router(options: Options) -> Router {
         )
         .route("/v1/state/{id}/versions", get(state::versions))
         .route("/v1/state/{id}/versions/{version}", get(state::version_get))
+        .route("/v1/audit/{namespace}/{layer}", get(audit::list))
+        .route("/v1/audit/{namespace}/{layer}/{run}/{attempt}", put(audit::put))
         .layer(axum::extract::DefaultBodyLimit::disable())
         .with_state(service)
 }

@@ -1,5 +1,6 @@
 //! Connections of the port: accepted up to a number, each served by the router, all ended together.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +90,11 @@ pub(super) async fn serve(
     }
 }
 
+/// This machine calls itself by loopback, or by an address of its own that is then at both ends.
+fn came(local: IpAddr, peer: IpAddr) -> Came {
+    if is_loopback(local) || local == peer { Came::FromHere } else { Came::FromElsewhere }
+}
+
 async fn serve_one(
     stream: TcpStream,
     tls: Arc<Tls>,
@@ -96,9 +102,9 @@ async fn serve_one(
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let came = match stream.local_addr() {
-        Ok(address) if is_loopback(address.ip()) => Came::FromHere,
-        Ok(_) | Err(_) => Came::FromElsewhere,
+    let came = match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => came(local.ip(), peer.ip()),
+        (Err(_), _) | (_, Err(_)) => Came::FromElsewhere,
     };
     // Small answers must not wait for the acknowledgement of the ones before.
     if let Err(error) = stream.set_nodelay(true) {
@@ -133,5 +139,27 @@ async fn serve_one(
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn this_machine_is_told_from_others() {
+        for (local, peer, here) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", true),
+            ("::1", "::1", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.8", false),
+            ("2001:db8::1", "2001:db8::2", false),
+        ] {
+            let came = came(local.parse().unwrap(), peer.parse().unwrap());
+            assert_eq!(matches!(came, Came::FromHere), here, "{local} {peer}");
+        }
     }
 }

@@ -207,12 +207,14 @@ impl Row for TerraformRun {
 
     fn cells(&self, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
+        // While it has no result, what it waits for or does.
+        let now_at = condition::find(&status.conditions, "Ready").map(|ready| ready.message.clone());
         vec![
             self.spec.layer.name.to_string(),
             self.spec.action.as_str().to_owned(),
             status.state.map_or_else(dash, |state| format!("{state:?}")),
             self.spec.layer.revision.short().to_owned(),
-            status.result.map_or_else(dash, |result| result.message),
+            status.result.map(|result| result.message).or(now_at).unwrap_or_else(dash),
             created(self, now),
         ]
     }

@@ -2,7 +2,10 @@
 
 pub(crate) mod apply;
 pub(crate) mod approve;
+pub(crate) mod cancel;
 pub(crate) mod completion;
+pub(crate) mod controller;
+pub(crate) mod datastore;
 pub(crate) mod describe;
 pub(crate) mod diff;
 pub(crate) mod drift;

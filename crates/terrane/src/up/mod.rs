@@ -15,23 +15,32 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use axum::routing::get;
-use controllers::Desk;
+use controllers::{Election, Metrics};
 use datastore::client::TokenSource;
 use datastore::service::{Keyring, KubeReviewer};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
+use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
-use jiff::Timestamp;
-use sources::{Addresses, FileUrls, Git, GitOptions};
+use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
+use crate::controllers_role::ControllersRole;
+use crate::signs::{self, Duty};
 use crate::{demo, environment, local_node};
+
+/// Nobody can follow while this process is down, as the API is down with it: renewing seldom writes less.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(60),
+    trust: Duration::from_secs(40),
+    period: Duration::from_secs(10),
+};
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     // Before anything is begun: whoever asks for the end during the start gets an orderly one.
@@ -58,7 +67,10 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     token::renew(&administrator, &token_file).await?;
     let context =
         controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
-    let for_people = service.clone().merge(
+    // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
+    let election = Election::new(context.client.clone(), "terrane-up", TERMS);
+    let signs = signs::router(context.signs(election.leadership(), Duty::MustLead));
+    let for_people = service.clone().merge(signs).merge(
         people::router(&administrator, server.client(people::identity()), &listener, &token_file).await?,
     );
 
@@ -84,7 +96,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             () = token::keep(&administrator, &token_file) => bail!("the controllers' token is no longer renewed"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
-                controllers::run(context, stop_work.clone()).await?;
+                context.lead(election, stop_work.clone()).await?;
                 // Told to stop: the rest goes on until running attempts have ended.
                 std::future::pending::<anyhow::Result<()>>().await
             } => ended.context("the controllers"),
@@ -145,8 +157,7 @@ fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
         datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
     let reviewer = Arc::new(KubeReviewer::new(client));
-    let artefacts = datastore::service::router(datastore::service::Options { objects, keys, reviewer });
-    Ok(artefacts.route("/readyz", get(async || "ok")))
+    Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
 }
 
 async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
@@ -159,31 +170,31 @@ fn controllers(
     for_runners: &TcpListener,
     client: kube::Client,
     token_file: &Path,
-) -> anyhow::Result<controllers::Context> {
+) -> anyhow::Result<ControllersRole> {
     let address = for_runners.local_addr().context("find the address for runners")?;
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
-    let git = Git::new(GitOptions {
+    let git = GitOptions {
         // On one's own machine its own files and servers are meant to be read.
         file_urls: FileUrls::Allowed,
         addresses: Addresses::OwnToo,
         search_path: environment::search_path(),
         rewrites: options.git_rewrite.clone(),
         ..GitOptions::new(data.join("git"))
-    })?;
-    let settings = engine::Settings::new(RunnerSettings {
+    };
+    let mut settings = engine::Settings::new(RunnerSettings {
         image: api::LOCAL_IMAGE.to_owned(),
         service_account: "default".to_owned(),
         datastore_url,
         path: None,
     });
-    Ok(controllers::Context {
-        desk: Arc::new(Desk::new(client.clone(), git, datastore.clone(), Timestamp::now)),
-        client,
-        datastore,
-        settings: Arc::new(settings),
-        now: Timestamp::now,
-        alarm: Arc::new(controllers::Timer),
-    })
+    settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
+    Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+}
+
+/// The tools wait for the network about half of their time, and each takes some 60 MB.
+fn default_runner_pods() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cores * 2).unwrap_or(u32::MAX).max(4)
 }

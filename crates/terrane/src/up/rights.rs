@@ -65,6 +65,7 @@ fn controller_rules() -> Value {
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "update"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
     ])
 }
 

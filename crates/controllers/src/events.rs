@@ -1,0 +1,107 @@
+//! Events: what people read in `kubectl describe`. They are told after the status is written, by a task of their own, so that a
+//! slow API for Events delays no reconcile; and they are told best-effort, because the status already says the same.
+
+use std::sync::{Mutex, PoisonError};
+
+use engine::{Note, Severity, news};
+use futures::StreamExt;
+use futures::channel::mpsc;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio_util::sync::CancellationToken;
+
+/// Who tells, in the Events themselves.
+const REPORTER: &str = "terrane.dev/controller";
+/// Events that wait to be written; more than these are dropped.
+const BACKLOG: usize = 4096;
+/// What an Event can hold.
+const NOTE_BYTES: usize = 1024;
+
+#[derive(Debug)]
+pub struct Events {
+    tell: mpsc::Sender<(ObjectReference, Note)>,
+    told: Mutex<Option<mpsc::Receiver<(ObjectReference, Note)>>>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        let (tell, told) = mpsc::channel(BACKLOG);
+        Self { tell, told: Mutex::new(Some(told)) }
+    }
+}
+
+impl Events {
+    /// Tells what is new between two lists of conditions of an object, if anything is.
+    pub(crate) fn tell<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        before: &[Condition],
+        after: &[Condition],
+    ) {
+        let Some(note) = news::between(before, after) else { return };
+        let reference = object.object_ref(&());
+        // A sender of its own has room for one in any case; a full backlog means that the API takes no Events.
+        let mut tell = self.tell.clone();
+        if tell.try_send((reference, note)).is_err() {
+            tracing::debug!("an Event was dropped: too many wait to be written");
+        }
+    }
+
+    /// Writes Events until told to stop, and then those that wait already.
+    pub(crate) async fn work(&self, client: Client, stop: CancellationToken) {
+        let Some(mut told) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let reporter = Reporter { controller: REPORTER.to_owned(), instance: None };
+        let recorder = Recorder::new(client, reporter);
+        loop {
+            tokio::select! {
+                biased;
+                Some((object, note)) = told.next() => publish(&recorder, &object, note).await,
+                () = stop.cancelled() => break,
+            }
+        }
+    }
+}
+
+async fn publish(recorder: &Recorder, object: &ObjectReference, note: Note) {
+    let event = Event {
+        type_: match note.severity {
+            Severity::Normal => EventType::Normal,
+            Severity::Warning => EventType::Warning,
+        },
+        action: note.reason.clone(),
+        reason: note.reason,
+        note: Some(shortened(note.message)),
+        secondary: None,
+    };
+    if let Err(error) = recorder.publish(&event, object).await {
+        let name = object.name.as_deref().unwrap_or_default();
+        tracing::debug!(name, reason = event.reason, %error, "an Event could not be written");
+    }
+}
+
+/// At most what an Event can hold, cut between characters.
+fn shortened(mut text: String) -> String {
+    const MARK: &str = "…";
+    if text.len() > NOTE_BYTES {
+        let end = (0..=NOTE_BYTES - MARK.len()).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(MARK);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_note_is_cut_between_characters() {
+        for text in ["short".to_owned(), "x".repeat(5000), "ü".repeat(600), "€".repeat(1000)] {
+            let cut = shortened(text.clone());
+            assert!(cut.len() <= NOTE_BYTES, "{}", cut.len());
+            assert_eq!(cut == text, text.len() <= NOTE_BYTES);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One of several controllers acts. It holds a Lease and renews it; once it cannot be sure to hold it any more, its client refuses
+//! every write before the request leaves the process, which is before another may begin.
+//!
+//! What still slips through, a request already under way when the term ended, meets the second line: a status is written against
+//! the version that was read, a lock is taken by compare-and-set, and a name follows from its intent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::{SYSTEM_NAMESPACE, label};
+use engine::leader::{self, Held, LEASE, Sight, Standing, Step, Terms};
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::core::ObjectMeta;
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::doing;
+use crate::{Context, Error};
+
+/// Whether this process may write now, and in which term. Cheap to clone; all clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Leadership(Arc<Mutex<Option<Term>>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Term {
+    number: u32,
+    /// Taken before the renewal was sent, on both clocks: the steady one stands still while a machine sleeps.
+    since: Instant,
+    since_wall: Timestamp,
+    trust: Duration,
+}
+
+/// A write by a process that no longer leads.
+#[derive(Debug, thiserror::Error)]
+#[error("this controller no longer leads; another one acts, and nothing was written")]
+pub struct NotLeader;
+
+impl Leadership {
+    /// The number of the term, while it surely lasts.
+    pub fn term(&self) -> Option<u32> {
+        let term = (*self.locked())?;
+        let asleep = Timestamp::now().duration_since(term.since_wall);
+        let asleep = Duration::try_from(asleep).unwrap_or_default();
+        (term.since.elapsed() < term.trust && asleep < term.trust).then_some(term.number)
+    }
+
+    /// The same client, whose writes fail unless this process leads. Reads always pass.
+    pub fn guard(&self, client: Client) -> Client {
+        let leadership = self.clone();
+        let namespace = client.default_namespace().to_owned();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (client, leadership) = (client.clone(), leadership.clone());
+            async move {
+                if !is_read(request.method()) && leadership.term().is_none() {
+                    return Err(Box::<dyn std::error::Error + Send + Sync>::from(NotLeader));
+                }
+                client.send(request).await.map_err(Into::into)
+            }
+        });
+        Client::new(service, namespace)
+    }
+
+    fn begin(&self, number: u32, since: (Instant, Timestamp), trust: Duration) {
+        *self.locked() = Some(Term { number, since: since.0, since_wall: since.1, trust });
+    }
+
+    fn end(&self) {
+        *self.locked() = None;
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Term>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_read(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD || *method == Method::OPTIONS
+}
+
+/// One candidate.
+pub struct Election {
+    leases: Api<Lease>,
+    /// Of one process at a time.
+    identity: String,
+    terms: Terms,
+    leadership: Leadership,
+    /// The Lease as it was seen last, and since when it has not changed.
+    seen: Option<(Option<String>, Instant)>,
+}
+
+impl std::fmt::Debug for Election {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Election").field("identity", &self.identity).field("terms", &self.terms).finish()
+    }
+}
+
+impl Election {
+    /// `client` is a plain one: a candidate writes its Lease before it leads.
+    pub fn new(client: Client, identity: impl Into<String>, terms: Terms) -> Self {
+        Self {
+            leases: Api::namespaced(client, SYSTEM_NAMESPACE),
+            identity: identity.into(),
+            terms,
+            leadership: Leadership::default(),
+            seen: None,
+        }
+    }
+
+    pub fn leadership(&self) -> Leadership {
+        self.leadership.clone()
+    }
+
+    /// Waits until this candidate leads; returns the number of its term.
+    pub async fn won(&mut self) -> u32 {
+        loop {
+            match self.step(Standing::Candidate).await {
+                Ok(Some(term)) => return term,
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "the controllers' Lease could not be read or taken"),
+            }
+            tokio::time::sleep(self.terms.period).await;
+        }
+    }
+
+    /// Renews until the term is over, by another's hand or because the API could not be reached for too long.
+    pub async fn lost(&mut self) {
+        loop {
+            tokio::time::sleep(self.terms.period).await;
+            match self.step(Standing::Leader).await {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => tracing::warn!(%error, "the controllers' Lease could not be renewed"),
+            }
+            if self.leadership.term().is_none() {
+                break;
+            }
+        }
+        self.leadership.end();
+    }
+
+    /// Lets the next one begin at once. A failure costs the others the time of a term, no more.
+    pub async fn release(&mut self) {
+        self.leadership.end();
+        let release = async {
+            let Some(mut lease) = self.leases.get_opt(LEASE).await? else { return Ok(()) };
+            let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
+            if spec.holder_identity.as_deref() != Some(self.identity.as_str()) {
+                return Ok(());
+            }
+            *spec = leader::released(spec);
+            self.leases.replace(LEASE, &PostParams::default(), &lease).await.map(drop)
+        };
+        match tokio::time::timeout(self.terms.trust, release).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the controllers' Lease runs out by itself"),
+            Err(_) => tracing::debug!("the controllers' Lease runs out by itself"),
+        }
+    }
+
+    /// One look and at most one write. The term, if this candidate leads after it.
+    async fn step(&mut self, standing: Standing) -> Result<Option<u32>, Error> {
+        // A request that hangs must not outlast the trust in what it was to renew.
+        let limit = self.terms.period * 2;
+        match tokio::time::timeout(limit, self.look_and_write(standing)).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::Slow { doing: "renew the controllers' Lease", after: limit }),
+        }
+    }
+
+    async fn look_and_write(&mut self, standing: Standing) -> Result<Option<u32>, Error> {
+        let since = (Instant::now(), Timestamp::now());
+        let found = self.leases.get_opt(LEASE).await.map_err(doing("read the controllers' Lease"))?;
+        let sight = found.as_ref().map(|lease| self.sight(lease));
+        let step = leader::decide(&self.identity, standing, sight.as_ref(), &self.terms);
+        let (held, term) = match step {
+            Step::Wait => return Ok(None),
+            Step::Take { term } => (Held::Taken { term }, term),
+            Step::Renew { term } => (Held::Renewed { term }, term),
+        };
+        let before = found.as_ref().and_then(|lease| lease.spec.as_ref());
+        let spec = Some(leader::held(before, &self.identity, held, &self.terms, since.1));
+        let post = PostParams::default();
+        let written = match found {
+            // The version that was read goes along: of two candidates one is refused.
+            Some(lease) => self.leases.replace(LEASE, &post, &Lease { spec, ..lease }).await,
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(LEASE.to_owned()),
+                    labels: Some([(label::COMPONENT.to_owned(), "controller".to_owned())].into()),
+                    ..ObjectMeta::default()
+                };
+                self.leases.create(&post, &Lease { metadata, spec }).await
+            }
+        };
+        written.map_err(doing("take or renew the controllers' Lease"))?;
+        self.leadership.begin(term, since, self.terms.trust);
+        Ok(Some(term))
+    }
+
+    fn sight(&mut self, lease: &Lease) -> Sight {
+        let version = lease.metadata.resource_version.clone();
+        let since = match &self.seen {
+            Some((known, since)) if *known == version => *since,
+            Some(_) | None => Instant::now(),
+        };
+        self.seen = Some((version, since));
+        leader::view(lease, since.elapsed())
+    }
+}
+
+/// Runs the controllers whenever this candidate leads, until told to stop. `make` is asked for a fresh context at each term: what
+/// was known in an earlier one may be wrong by now.
+pub async fn lead<E: From<Error>>(
+    mut election: Election,
+    mut make: impl FnMut() -> Result<Context, E>,
+    stop: CancellationToken,
+) -> Result<(), E> {
+    loop {
+        let term = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            term = election.won() => term,
+        };
+        tracing::info!(term, identity = election.identity, "this controller leads");
+        let outcome = match make() {
+            Ok(context) => tokio::select! {
+                outcome = crate::run(context, stop.clone()) => Some(outcome.map_err(E::from)),
+                // Dropping the controllers is a crash to them, which is what they are built for.
+                () = election.lost() => None,
+            },
+            Err(error) => Some(Err(error)),
+        };
+        match outcome {
+            Some(outcome) => {
+                election.release().await;
+                return outcome;
+            }
+            None => tracing::warn!(term, "this controller no longer leads; it stopped, and stands again"),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What is counted about the controllers, for Prometheus. No label holds the name of an object, so the number of series does not
+//! grow with the fleet.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use api::condition;
+use api::layer::LayerState;
+use api::run::Action;
+use api::{TerraformLayer, TerraformRun};
+use kube::runtime::reflector::Store;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::error::Class;
+use crate::leader::Leadership;
+use crate::queue::Queue;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RunLabels {
+    action: &'static str,
+    result: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabels {
+    action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    kind: &'static str,
+    class: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    condition: &'static str,
+}
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// Cheap to clone; all clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    runs: Family<RunLabels, Counter>,
+    durations: Histograms<ActionLabels>,
+    waits: Histograms<ActionLabels>,
+    reconciles: Histograms<KindLabels>,
+    errors: Family<ErrorLabels, Counter>,
+    layers: Family<StateLabels, Gauge>,
+    layer_conditions: Family<ConditionLabels, Gauge>,
+    queue_length: Gauge,
+    leader: Gauge,
+    term: Gauge,
+    /// What gauges are read from when someone asks.
+    sources: Mutex<Sources>,
+}
+
+#[derive(Default)]
+struct Sources {
+    layers: Option<Store<TerraformLayer>>,
+    queue: Option<Arc<Queue>>,
+    leadership: Option<Leadership>,
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sources")
+    }
+}
+
+/// Conditions of layers that are counted: each is a question that an operator asks of the whole fleet.
+const COUNTED: [&str; 4] = ["Ready", "Reconciling", "Stalled", "Drifted"];
+
+fn seconds_of_runs() -> Histogram {
+    // 0.25 s to about 2 h 17 min.
+    Histogram::new(exponential_buckets(0.25, 2.0, 16))
+}
+
+fn seconds_of_reconciles() -> Histogram {
+    // 1 ms to about 16 s.
+    Histogram::new(exponential_buckets(0.001, 4.0, 8))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("terrane");
+        let runs = Family::default();
+        registry.register("runs", "Runs that have ended, by their result", runs.clone());
+        let durations = Histograms::new_with_constructor(seconds_of_runs);
+        let help = "How long attempts of runs took, from their intent to their result";
+        registry.register_with_unit("run_duration", help, Unit::Seconds, durations.clone());
+        let waits = Histograms::new_with_constructor(seconds_of_runs);
+        let help = "How long runs waited from their creation to their first attempt";
+        registry.register_with_unit("run_wait", help, Unit::Seconds, waits.clone());
+        let reconciles = Histograms::new_with_constructor(seconds_of_reconciles);
+        let help = "How long reconciles took, by kind";
+        registry.register_with_unit("reconcile_duration", help, Unit::Seconds, reconciles.clone());
+        let errors = Family::default();
+        registry.register("reconcile_errors", "Reconciles that ended with an error", errors.clone());
+        let layers = Family::default();
+        registry.register("layers", "Layers by state", layers.clone());
+        let layer_conditions = Family::default();
+        let help = "Layers whose condition is true";
+        registry.register("layer_conditions", help, layer_conditions.clone());
+        let queue_length = Gauge::default();
+        registry.register("queue_length", "Runs that wait for a runner", queue_length.clone());
+        let leader = Gauge::default();
+        registry.register("leader", "1 while this process leads, else 0", leader.clone());
+        let term = Gauge::default();
+        registry.register("leader_term", "The number of this process's term, 0 without one", term.clone());
+        Self(Arc::new(Inner {
+            registry,
+            runs,
+            durations,
+            waits,
+            reconciles,
+            errors,
+            layers,
+            layer_conditions,
+            queue_length,
+            leader,
+            term,
+            sources: Mutex::default(),
+        }))
+    }
+}
+
+impl Metrics {
+    /// All series as text, with the gauges as they are now. O(layers).
+    pub fn text(&self) -> String {
+        self.refresh();
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.0.registry);
+        text
+    }
+
+    pub fn follow_leadership(&self, leadership: Leadership) {
+        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner).leadership = Some(leadership);
+    }
+
+    pub(crate) fn follow(&self, layers: Store<TerraformLayer>, queue: Arc<Queue>) {
+        let mut sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.layers = Some(layers);
+        sources.queue = Some(queue);
+    }
+
+    pub(crate) fn run_ended(&self, run: &TerraformRun) {
+        let Some(status) = &run.status else { return };
+        let result = status.result.as_ref().map_or_else(String::new, |result| result.reason.clone());
+        self.0.runs.get_or_create(&RunLabels { action: run.spec.action.as_str(), result }).inc();
+    }
+
+    pub(crate) fn attempt_ended(&self, action: Action, took: Duration) {
+        let labels = ActionLabels { action: action.as_str() };
+        self.0.durations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn run_started(&self, action: Action, waited: Duration) {
+        let labels = ActionLabels { action: action.as_str() };
+        self.0.waits.get_or_create(&labels).observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn reconciled(&self, kind: &'static str, took: Duration) {
+        self.0.reconciles.get_or_create(&KindLabels { kind }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn failed(&self, kind: &'static str, class: Class) {
+        self.0.errors.get_or_create(&ErrorLabels { kind, class: class.as_str() }).inc();
+    }
+
+    fn refresh(&self) {
+        let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let term = sources.leadership.as_ref().and_then(Leadership::term);
+        self.0.leader.set(i64::from(term.is_some()));
+        self.0.term.set(term.map_or(0, i64::from));
+        let queued = sources.queue.as_ref().map_or(0, |queue| queue.len());
+        self.0.queue_length.set(i64::try_from(queued).unwrap_or(i64::MAX));
+        let layers = sources.layers.as_ref().map(Store::state).unwrap_or_default();
+        for state in ["Idle", "PlanNeeded", "ApplyNeeded", "Unknown"] {
+            self.0.layers.get_or_create(&StateLabels { state }).set(0);
+        }
+        for condition in COUNTED {
+            self.0.layer_conditions.get_or_create(&ConditionLabels { condition }).set(0);
+        }
+        for layer in layers {
+            let status = layer.status.as_ref();
+            let state = match status.and_then(|status| status.state) {
+                Some(LayerState::Idle) => "Idle",
+                Some(LayerState::PlanNeeded) => "PlanNeeded",
+                Some(LayerState::ApplyNeeded) => "ApplyNeeded",
+                None => "Unknown",
+            };
+            self.0.layers.get_or_create(&StateLabels { state }).inc();
+            for condition in COUNTED {
+                if status.is_some_and(|status| condition::is_true(&status.conditions, condition)) {
+                    self.0.layer_conditions.get_or_create(&ConditionLabels { condition }).inc();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_our_prefix_units_and_totals() {
+        let metrics = Metrics::default();
+        metrics.attempt_ended(Action::Plan, Duration::from_secs(3));
+        metrics.failed("TerraformRun", Class::Transient);
+        metrics.reconciled("TerraformRun", Duration::from_millis(5));
+        let text = metrics.text();
+        for line in [
+            "terrane_run_duration_seconds_count{action=\"plan\"} 1",
+            "terrane_run_duration_seconds_sum{action=\"plan\"} 3.0",
+            "terrane_reconcile_errors_total{kind=\"TerraformRun\",class=\"transient\"} 1",
+            "terrane_layers{state=\"Idle\"} 0",
+            "terrane_queue_length 0",
+            "terrane_leader 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The queue for runners. The limits are kept by counting the pods that are at work in the API, one run at a time: whoever is
+//! admitted makes its pod before the next one counts. The memory of who waits only decides the order; losing it costs a turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::{TerraformRun, label};
+use engine::later;
+use engine::manifests::label_value;
+use engine::queue::{Busy, Named, Slot, Waiting, admit, order};
+use futures::channel::mpsc;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::error::{Error, doing};
+
+/// A run that has not asked for this long is gone or waits for something else.
+const FORGOTTEN: Duration = Duration::from_secs(180);
+/// How many repositories' first runs are woken when a runner is free.
+const WOKEN: usize = 64;
+
+#[derive(Debug)]
+pub struct Queue {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    waiting: Mutex<BTreeMap<Named, (Waiting, Timestamp)>>,
+    tell: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
+    news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>>>,
+}
+
+/// While it lives nobody else is admitted.
+#[derive(Debug)]
+pub(crate) struct Turn(#[expect(dead_code, reason = "it is held, not read")] OwnedMutexGuard<()>);
+
+impl Default for Queue {
+    fn default() -> Self {
+        let (tell, news) = mpsc::unbounded();
+        Self { turn: Arc::default(), waiting: Mutex::default(), tell, news: Mutex::new(Some(news)) }
+    }
+}
+
+impl Queue {
+    pub(crate) fn news(&self) -> Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// How many runs wait for a runner.
+    pub fn len(&self) -> usize {
+        self.locked().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Asks for a runner. With a free slot comes the turn, to be kept until the pod is made.
+    /// O(pods at work + n log n in what waits).
+    pub(crate) async fn ask(
+        &self,
+        wish: Waiting,
+        overall: u32,
+        client: &Client,
+        now: Timestamp,
+    ) -> Result<(Slot, Option<Turn>), Error> {
+        if overall == 0 && wish.most == 0 {
+            return Ok((Slot::Free, None));
+        }
+        let run = wish.run.clone();
+        let turn = self.turn.clone().lock_owned().await;
+        let busy = observe_busy(client).await?;
+        let mut waiting = self.locked();
+        waiting.retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
+        waiting.insert(run.clone(), (wish, now));
+        let all: Vec<Waiting> = waiting.values().map(|(one, _)| by_label(one)).collect();
+        let slot = admit(&run, &all, &busy, overall, now);
+        Ok(match slot {
+            Slot::Free => {
+                waiting.remove(&run);
+                (Slot::Free, Some(Turn(turn)))
+            }
+            Slot::Full(limit) => (Slot::Full(limit), None),
+        })
+    }
+
+    /// The run waits for no runner (any more).
+    pub(crate) fn leave(&self, run: &TerraformRun) {
+        let named = Named { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
+        self.locked().remove(&named);
+    }
+
+    /// A runner is free: the first of each repository look again. O(n log n) in what waits.
+    pub(crate) fn wake_next(&self, now: Timestamp) {
+        let all: Vec<Waiting> = self.locked().values().map(|(one, _)| one.clone()).collect();
+        let mut repositories = BTreeSet::new();
+        for next in order(&all, &Busy::new(), now) {
+            if repositories.len() < WOKEN && repositories.insert(&next.repository) {
+                // A closed channel means that the controllers have stopped; then nobody waits.
+                let _ = self.tell.unbounded_send(ObjectRef::new(&next.run.name).within(&next.run.namespace));
+            }
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<Named, (Waiting, Timestamp)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Pods name their repository by a label, which is shorter than a name may be.
+fn by_label(waiting: &Waiting) -> Waiting {
+    let repository = Named { name: label_value(&waiting.repository.name), ..waiting.repository.clone() };
+    Waiting { repository, ..waiting.clone() }
+}
+
+/// Runner pods that have not ended. O(runner pods in the API), which the limit itself keeps few.
+async fn observe_busy(client: &Client) -> Result<Busy, Error> {
+    let ours = ListParams::default().labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID));
+    let pods =
+        Api::<Pod>::all(client.clone()).list(&ours).await.map_err(doing("count the runners at work"))?;
+    let mut busy = Busy::new();
+    for pod in pods.items {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            continue;
+        }
+        let repository = pod
+            .labels()
+            .get(label::REPOSITORY)
+            .filter(|name| !name.is_empty())
+            .map(|name| Named { namespace: pod.namespace().unwrap_or_default(), name: name.clone() });
+        *busy.entry(repository).or_default() += 1;
+    }
+    Ok(busy)
+}

@@ -1,0 +1,35 @@
+//! Pods whose run a person deleted. The garbage collector deletes them too, with their grace; our finalizer would keep them for
+//! ever, since nobody is left to record a result.
+
+use std::sync::Arc;
+
+use api::TerraformRun;
+use engine::Wake;
+use engine::run::can_still_work;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt};
+
+use super::let_go;
+use crate::Context;
+use crate::error::{Error, doing};
+
+/// Costs a read only for a pod that is being deleted and has ended.
+pub(crate) async fn reconcile(pod: Arc<Pod>, context: Arc<Context>) -> Result<Wake, Error> {
+    let owner = pod.owner_references().iter().find(|owner| owner.kind == "TerraformRun");
+    let (Some(owner), true, false) = (owner, pod.metadata.deletion_timestamp.is_some(), can_still_work(&pod))
+    else {
+        return Ok(Wake::OnChange);
+    };
+    let namespace = pod.namespace().unwrap_or_default();
+    let runs = Api::<TerraformRun>::namespaced(context.client.clone(), &namespace);
+    let run = runs.get_opt(&owner.name).await.map_err(doing("read the run of a pod"))?;
+    if run.is_some_and(|run| run.uid().as_ref() == Some(&owner.uid)) {
+        return Ok(Wake::OnChange);
+    }
+    tracing::warn!(
+        pod = pod.name_any(),
+        "its run was deleted; the pod is let go, what it did is not recorded"
+    );
+    let_go(&Api::namespaced(context.client.clone(), &namespace), &pod).await?;
+    Ok(Wake::OnChange)
+}

@@ -1,0 +1,57 @@
+//! What an object's readers are told as an Event: that the answer to "is it ready, and why" has changed. Because it follows from
+//! the change of a status that is written once, the same news is never told twice, not even after a restart.
+
+use api::condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{Note, Severity};
+
+/// The news between two lists of conditions. A message that only rewords the same reason is no news.
+pub fn between(before: &[Condition], after: &[Condition]) -> Option<Note> {
+    let ready = condition::find(after, "Ready")?;
+    let same = condition::find(before, "Ready")
+        .is_some_and(|old| old.reason == ready.reason && old.status == ready.status);
+    if same || ready.message.is_empty() {
+        return None;
+    }
+    let bad = condition::is_true(after, "Stalled") || condition::is_true(after, "IsInFailureGracePeriod");
+    let severity = if bad { Severity::Warning } else { Severity::Normal };
+    Some(Note { severity, reason: ready.reason.clone(), message: ready.message.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use api::condition::Truth;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn conditions(entries: &[(&str, Truth, &str, &str)]) -> Vec<Condition> {
+        let mut all = Vec::new();
+        for (kind, truth, reason, message) in entries {
+            condition::set(&mut all, kind, *truth, reason, *message, None, Timestamp::UNIX_EPOCH);
+        }
+        all
+    }
+
+    #[test]
+    fn a_new_reason_is_news_and_new_words_for_the_same_are_not() {
+        let waiting = conditions(&[("Ready", Truth::False, "Queued", "queued")]);
+        let reworded = conditions(&[("Ready", Truth::False, "Queued", "still queued")]);
+        let done = conditions(&[("Ready", Truth::True, "Succeeded", "1 added")]);
+        assert_eq!(between(&waiting, &waiting), None);
+        assert_eq!(between(&waiting, &reworded), None);
+        let note = between(&waiting, &done);
+        assert_eq!(note.as_ref().map(|note| note.message.as_str()), Some("1 added"));
+        assert_eq!(between(&[], &waiting).map(|note| note.severity), Some(Severity::Normal));
+    }
+
+    #[test]
+    fn what_failed_is_a_warning() {
+        for kind in ["Stalled", "IsInFailureGracePeriod"] {
+            let failed =
+                conditions(&[("Ready", Truth::False, "ToolFailed", "no"), (kind, Truth::True, "X", "no")]);
+            assert_eq!(between(&[], &failed).map(|note| note.severity), Some(Severity::Warning), "{kind}");
+        }
+    }
+}

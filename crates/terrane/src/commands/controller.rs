@@ -1,0 +1,102 @@
+//! `terrane controller`: the controllers alone, against any Kubernetes API. Several can run; one acts, the others stand by.
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use axum::routing::get;
+use controllers::{Election, Metrics};
+use datastore::client::TokenSource;
+use engine::leader::Terms;
+use engine::manifests::RunnerSettings;
+use rand::TryRngCore;
+use sources::{Addresses, FileUrls, GitOptions};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::arguments::Controller;
+use crate::controllers_role::ControllersRole;
+use crate::environment;
+use crate::signs::{self, Duty};
+
+pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
+    let config = kube::Config::infer()
+        .await
+        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
+    let client = kube::Client::try_from(config).context("use the kubeconfig")?;
+    let address = options.listen;
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("listen on {address}; if something else does already, choose another address with --listen")
+    })?;
+    let role = role(&options, client.clone())?;
+    let election = Election::new(client, identity()?, Terms::default());
+    let signs = role.signs(election.leadership(), Duty::MayStandBy);
+    let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
+    let stop = CancellationToken::new();
+    tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
+    tokio::select! {
+        ended = axum::serve(listener, service) => match ended {
+            Ok(()) => bail!("the HTTP service ended"),
+            Err(error) => Err(error).context("the HTTP service"),
+        },
+        ended = role.lead(election, stop.clone()) => ended.context("the controllers"),
+        () = told_twice(&stop) => {
+            tracing::warn!("told to stop twice: ended at once; another controller follows when the Lease runs out");
+            Ok(())
+        }
+    }
+}
+
+fn role(options: &Controller, client: kube::Client) -> anyhow::Result<ControllersRole> {
+    let token = TokenSource::File(options.token_file.clone());
+    let datastore =
+        datastore::Client::new(&options.datastore_url, token).context("prepare the datastore's client")?;
+    let (file_urls, addresses) = if options.allow_local_sources {
+        (FileUrls::Allowed, Addresses::OwnToo)
+    } else {
+        (FileUrls::default(), Addresses::default())
+    };
+    let git_dir = std::path::absolute(&options.git_dir)
+        .with_context(|| format!("find {}", options.git_dir.display()))?;
+    let git = GitOptions {
+        file_urls,
+        addresses,
+        search_path: environment::search_path(),
+        rewrites: options.git_rewrite.clone(),
+        ..GitOptions::new(git_dir)
+    };
+    let mut settings = engine::Settings::new(RunnerSettings {
+        image: options.runner_image.clone(),
+        service_account: options.runner_service_account.clone(),
+        datastore_url: options.datastore_url.clone(),
+        path: None,
+    });
+    settings.max_runner_pods = options.max_runner_pods;
+    Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+}
+
+/// Of this process alone, also among pods with the same host name.
+fn identity() -> anyhow::Result<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let mut random = [0_u8; 4];
+    rand::rngs::OsRng.try_fill_bytes(&mut random).context("ask the system for randomness")?;
+    Ok(format!("{}_{}_{}", host.trim(), std::process::id(), hex::encode(random)))
+}
+
+/// The first signal lets the reconciles under way end and hands the Lease over; the second ends everything at once.
+async fn told_twice(stop: &CancellationToken) {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        // Without handlers a signal ends the process at once, which is safe too.
+        return std::future::pending().await;
+    };
+    for _ in 0..2 {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        stop.cancel();
+    }
+}

@@ -1,0 +1,48 @@
+//! The controllers as a role: what they need, and how they stand for election. `terrane up` and `terrane controller` differ only
+//! in where these things come from.
+
+use std::sync::Arc;
+
+use controllers::{Desk, Election, Leadership, Metrics};
+use jiff::Timestamp;
+use sources::{Git, GitOptions};
+use tokio_util::sync::CancellationToken;
+
+use crate::signs::{Duty, Signs};
+
+pub(crate) struct ControllersRole {
+    pub(crate) client: kube::Client,
+    pub(crate) datastore: datastore::Client,
+    pub(crate) git: GitOptions,
+    pub(crate) settings: Arc<engine::Settings>,
+    pub(crate) metrics: Metrics,
+}
+
+impl ControllersRole {
+    pub(crate) fn signs(&self, leadership: Leadership, duty: Duty) -> Signs {
+        Signs {
+            client: self.client.clone(),
+            datastore: self.datastore.clone(),
+            metrics: self.metrics.clone(),
+            leadership,
+            duty,
+        }
+    }
+
+    /// Acts whenever it leads, until told to stop.
+    pub(crate) async fn lead(self, election: Election, stop: CancellationToken) -> anyhow::Result<()> {
+        let leadership = election.leadership();
+        self.metrics.follow_leadership(leadership.clone());
+        controllers::lead(election, || self.context(&leadership), stop).await
+    }
+
+    fn context(&self, leadership: &Leadership) -> anyhow::Result<controllers::Context> {
+        let git = Git::new(self.git.clone())?;
+        let client = leadership.guard(self.client.clone());
+        let desk = Arc::new(Desk::new(client.clone(), git, self.datastore.clone(), Timestamp::now));
+        let settings = Arc::clone(&self.settings);
+        let context =
+            controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);
+        Ok(context.with_metrics(self.metrics.clone()))
+    }
+}

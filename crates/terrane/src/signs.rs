@@ -1,0 +1,114 @@
+//! What a process says about itself over HTTP: `/metrics`, and `/readyz`, which asks each thing it depends on instead of assuming
+//! that it is there. Neither tells the name of anything, so both answer without credentials.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::text::Sha256;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use controllers::{Leadership, Metrics};
+
+/// How long one thing may take to answer before it counts as away.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Whether a process that does not lead is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// It is the only one.
+    MustLead,
+    /// Another one leads, and this one waits for its turn.
+    MayStandBy,
+}
+
+pub(crate) struct Signs {
+    pub(crate) client: kube::Client,
+    pub(crate) datastore: datastore::Client,
+    pub(crate) metrics: Metrics,
+    pub(crate) leadership: Leadership,
+    pub(crate) duty: Duty,
+}
+
+pub(crate) fn router(signs: Signs) -> Router {
+    Router::new().route("/metrics", get(metrics)).route("/readyz", get(ready)).with_state(Arc::new(signs))
+}
+
+/// What Prometheus and OpenMetrics scrapers expect.
+const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.metrics.text()).into_response()
+}
+
+async fn ready(State(signs): State<Arc<Signs>>) -> Response {
+    let (api, datastore) = tokio::join!(check_api(&signs.client), signs.check_datastore());
+    report(&[("api", api), ("datastore", datastore), ("leader", signs.check_leader())])
+}
+
+/// How one thing is, in words, or why it is missing.
+type Check = Result<String, String>;
+
+/// One line for each thing, as kube-apiserver writes them.
+fn report(checks: &[(&str, Check)]) -> Response {
+    let is_ready = checks.iter().all(|(_, result)| result.is_ok());
+    let mut text = String::new();
+    for (name, result) in checks {
+        match result {
+            Ok(how) => text.push_str(&format!("[+]{name} ok: {how}\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
+        }
+    }
+    let (status, word) =
+        if is_ready { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") };
+    text.push_str(word);
+    text.push('\n');
+    (status, text).into_response()
+}
+
+async fn check_api(client: &kube::Client) -> Check {
+    answered(client.apiserver_version()).await?;
+    Ok("the Kubernetes API answers".to_owned())
+}
+
+/// `/readyz` of a datastore: it can tell who calls as long as the API answers, and can keep what it is given as long as its
+/// directory is there.
+pub(crate) fn datastore_router(client: kube::Client, directory: PathBuf) -> Router {
+    let ready = async move || {
+        let objects = match answered(tokio::fs::read_dir(&directory)).await {
+            Ok(_) => Ok("the artefacts can be read".to_owned()),
+            Err(why) => Err(format!("the artefacts cannot be read: {why}")),
+        };
+        report(&[("api", check_api(&client).await), ("artefacts", objects)])
+    };
+    Router::new().route("/readyz", get(ready))
+}
+
+impl Signs {
+    /// Looking for something that cannot be there asks the service, its object store and, for the token, the API.
+    async fn check_datastore(&self) -> Check {
+        let datastore = self.datastore.clone().with_patience(Duration::ZERO);
+        answered(datastore.bundle_exists(&Sha256::of(b"is anybody there?"))).await?;
+        Ok("the datastore answers".to_owned())
+    }
+
+    fn check_leader(&self) -> Check {
+        match (self.leadership.term(), self.duty) {
+            (Some(term), Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),
+            (None, Duty::MayStandBy) => Ok("stands by".to_owned()),
+            (None, Duty::MustLead) => Err("does not lead yet".to_owned()),
+        }
+    }
+}
+
+async fn answered<T, E: Display>(asking: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    }
+}
