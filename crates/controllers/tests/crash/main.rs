@@ -83,7 +83,11 @@ async fn to_rest(trial: &Trial, world: &mut World, outcome: &mut Outcome) -> any
     world.pass(DRIFT * intervals).await?;
     expect(trial, world).await?;
     let mut written = world.faults.history().split_off(before);
-    written.retain(|event| event.is_write() && trial.workload.processes.contains(&event.site.actor.as_str()));
+    written.retain(|event| {
+        event.is_write()
+            && !checks::is_tale(event)
+            && trial.workload.processes.contains(&event.site.actor.as_str())
+    });
     let is_start =
         |event: &&testkit::faults::Event| event.site.verb == "POST" && event.site.target == "terraformruns";
     let (looks, layers) = (written.iter().filter(is_start).count(), world.rest().await?.layers.len());
@@ -105,6 +109,7 @@ fn sites(faults: &Faults) -> Vec<Site> {
         .into_iter()
         .filter(|event| event.site.actor == "controllers")
         .filter(|event| event.is_write() || event.site.seam == Seam::Datastore)
+        .filter(|event| !checks::is_tale(event))
         .map(|event| event.site)
         .collect()
 }
