@@ -62,6 +62,11 @@ impl Terrane {
         self.root.path().join(format!("up-{}.log", self.starts))
     }
 
+    /// What the newest start has printed so far, its log lines included.
+    pub(crate) fn printed(&self) -> String {
+        fs::read_to_string(self.log()).unwrap()
+    }
+
     /// On ports that the kernel chooses, others at every start.
     pub(crate) async fn start(&mut self, flags: &[&str]) -> Client {
         let data = self.data();
