@@ -134,6 +134,8 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
 const CANCELED: &str = "Canceled";
 /// The reason of an apply that ended without a word.
 const OUTCOME_UNKNOWN: &str = "OutcomeUnknown";
+/// The layer moved on to another commit before the run started.
+pub(crate) const SUPERSEDED: &str = "Superseded";
 
 /// A wish on the run itself is seen by every write of its status, which is refused when the run has changed: a run that was
 /// canceled before it started never starts. One on the layer, for those who may only annotate layers, is seen at the next look.
@@ -219,7 +221,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     };
     if let Some(newer) = superseded_by(run, layer, number) {
         let message = format!("commit {newer} came before it started; the layer goes on with that");
-        return give_up(seen, status, "Superseded", &message);
+        return give_up(seen, status, SUPERSEDED, &message);
     }
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,

@@ -12,7 +12,7 @@ use api::layer::LayerState;
 use api::run::{Action, PlanSummary, TriggerKind};
 use engine::Read;
 use proptest::prelude::*;
-use world::{World, adds, world};
+use world::{World, adds, commit, world};
 
 /// What a person and the API would see after one decision.
 struct Expect<'a> {
@@ -151,6 +151,20 @@ fn a_failed_apply_is_followed_by_a_plan_after_a_pause_that_grows_and_never_by_it
         world.runs.iter().filter_map(|run| run.spec.artifact.as_ref().map(|a| a.sha256.clone())).collect();
     let distinct: std::collections::BTreeSet<_> = applied.iter().collect();
     assert_eq!(applied.len(), distinct.len(), "a plan was applied twice");
+}
+
+#[test]
+fn a_commit_that_comes_back_after_it_was_overtaken_is_planned_at_once() {
+    let mut world = world();
+    world.step();
+    world.push('b');
+    world.fail("Superseded");
+    world.step();
+    assert_eq!(world.active().unwrap().spec.layer.revision, commit('b'));
+    world.push('a');
+    world.fail("Superseded");
+    world.step();
+    assert_eq!(world.active().expect("a plan of the commit that is back").spec.layer.revision, commit('a'));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::history::{History, Plan, after, finished_at, has_succeeded, result_me
 use super::need::{Need, Standing, clock, hold, words_of};
 use super::runs::{self, Wanted, start_apply, start_plan};
 use super::{Observed, Source, annotated, drift, name_of, policy};
+use crate::run::SUPERSEDED;
 use crate::{Wake, later};
 
 /// Why a plan is wished for, and of what.
@@ -45,8 +46,10 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
             None => break,
         }
     }
-    let again =
-        failed.map(|run| (run, later(finished_at(run).unwrap_or(seen.now), policy::drift_interval(seen))));
+    // A plan that a newer commit overtook in the queue has not failed: its commit may come back, and is then planned at once.
+    let again = failed
+        .filter(|run| result_reason(run) != SUPERSEDED)
+        .map(|run| (run, later(finished_at(run).unwrap_or(seen.now), policy::drift_interval(seen))));
     match again {
         Some((run, again)) if seen.now < again => {
             let why = format!(
