@@ -154,6 +154,21 @@ fn a_failed_apply_is_followed_by_a_plan_after_a_pause_that_grows_and_never_by_it
 }
 
 #[test]
+fn plans_that_end_in_the_same_second_are_told_apart_by_the_commit_that_is_relevant_now() {
+    // Names are hashes: among several commits some sort before the first and some after it.
+    for letter in 'b'..='f' {
+        let mut world = world();
+        world.step();
+        world.succeed(adds(1));
+        world.push(letter);
+        world.step();
+        assert_eq!(world.active().unwrap().spec.layer.revision, commit(letter));
+        world.succeed(adds(1));
+        check(&mut world, Expect { state: LayerState::ApplyNeeded, why: "terrane approve db", starts: None });
+    }
+}
+
+#[test]
 fn a_commit_that_comes_back_after_it_was_overtaken_is_planned_at_once() {
     let mut world = world();
     world.step();

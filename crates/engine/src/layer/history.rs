@@ -7,6 +7,7 @@ use api::text::{CommitId, Sha256};
 use jiff::Timestamp;
 
 use super::Observed;
+use crate::Read;
 
 /// O(runs kept for the layer · log).
 pub(super) struct History<'a> {
@@ -35,11 +36,19 @@ pub(super) struct Plan<'a> {
 impl<'a> History<'a> {
     pub(super) fn of(seen: &Observed<'a>) -> Self {
         let mut newest_first: Vec<&TerraformRun> = seen.runs.iter().collect();
+        let relevant = match &seen.source {
+            Read::Present(Ok(source)) => Some(&source.relevant),
+            Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
+        };
         newest_first.sort_by_cached_key(|run| {
             let created = run.metadata.creation_timestamp.as_ref().map(|t| t.0);
             std::cmp::Reverse((
                 finished_at(run).unwrap_or(Timestamp::MAX),
                 created,
+                // Times of the API are whole seconds. Of what is equal, the runs of the relevant commit came last, and an apply
+                // after its plan.
+                Some(&run.spec.layer.revision) == relevant,
+                run.spec.action == Action::Apply,
                 run.metadata.name.clone(),
             ))
         });
