@@ -94,7 +94,14 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     let expired = retention::expired(seen, &history);
     effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     let wake = need.wake.sooner(expired.wake);
-    Decision { status: status::status(seen, &history, &need), effects, wake }
+    // What is not known for a moment is no news: every commit would be told on every layer, and taken back.
+    let kept = seen.layer.status.clone().filter(|before| {
+        need.reason == need::NOT_KNOWN
+            && before.state.is_some()
+            && before.observed_generation == seen.layer.metadata.generation
+    });
+    let status = kept.unwrap_or_else(|| status::status(seen, &history, &need));
+    Decision { status, effects, wake }
 }
 
 fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {

@@ -9,6 +9,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
+use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
@@ -50,11 +51,26 @@ where
     }
     let objects = match &options.name {
         Some(name) => {
-            vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?]
+            let found = api
+                .get_opt(name)
+                .await
+                .with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?;
+            let kind = K::kind(&()).to_lowercase();
+            let kind = kind.trim_start_matches("terraform");
+            vec![found.with_context(|| {
+                format!("there is no {kind} {namespace}/{name}; list them without a name, or choose a namespace with -n")
+            })?]
         }
         None => {
             let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
-            api.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?.items
+            let guarded = api.into_client();
+            let guarded = if options.all_namespaces {
+                Api::<DeserializeGuard<K>>::all(guarded)
+            } else {
+                Api::namespaced(guarded, &namespace)
+            };
+            let found = guarded.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?;
+            found.items.into_iter().filter_map(readable).collect()
         }
     };
     match options.output {
@@ -70,6 +86,18 @@ where
         Output::Wide => println!("{}", table(&objects, options.all_namespaces, Width::Full).trim_fmt()),
     }
     Ok(())
+}
+
+/// The object, unless only its name can be read: one of a newer version must not hide the others.
+fn readable<K: kube::Resource<DynamicType = ()>>(object: DeserializeGuard<K>) -> Option<K> {
+    object
+        .0
+        .inspect_err(|bad| {
+            let (namespace, name) = (bad.metadata.namespace.as_deref(), bad.metadata.name.as_deref());
+            let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+            eprintln!("warning: {} {namespace}/{name} cannot be read by this version: {bad}", K::kind(&()));
+        })
+        .ok()
 }
 
 /// Prints what there is, then every object again when it has changed. Ends only with an error.

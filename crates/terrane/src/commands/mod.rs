@@ -30,11 +30,16 @@ mod watching;
 
 use anyhow::Context;
 use api::TerraformLayer;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 
 use crate::arguments::Target;
+
+/// Who the command line is in `managedFields`: an API server takes the words before the slash.
+const FIELD_MANAGER: HeaderValue = HeaderValue::from_static(concat!("terrane/", env!("CARGO_PKG_VERSION")));
 
 /// The API that the kubeconfig names, and the namespace to work in.
 pub(crate) struct Connection {
@@ -50,7 +55,7 @@ async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
 
 async fn connection(target: &Target) -> anyhow::Result<Connection> {
     let wish = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
-    let config = match (&target.kubeconfig, &target.context) {
+    let mut config = match (&target.kubeconfig, &target.context) {
         (Some(file), _) => {
             let content = Kubeconfig::read_from(file)
                 .with_context(|| format!("read the kubeconfig {}", file.display()))?;
@@ -66,6 +71,7 @@ async fn connection(target: &Target) -> anyhow::Result<Connection> {
         )?,
     };
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    config.headers.push((USER_AGENT, FIELD_MANAGER));
     let client = Client::try_from(config.clone()).context("use the kubeconfig")?;
     Ok(Connection { client, namespace, config })
 }
