@@ -1,22 +1,24 @@
-//! A private repository from end to end: the real binary, git over https with a login, the real tool.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! A private repository from end to end: the real binary, git over https with a login, the real tool; and no secret of it anywhere
+//! that it does not belong.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod canary;
+#[path = "../harness/mod.rs"]
 mod harness;
 
-use std::fs;
 use std::future::ready;
 use std::path::Path;
 
 use api::{TerraformLayer, TerraformRepository, condition};
+use canary::{Code, Search, Seen};
 use harness::{Terrane, git, is, layer_until, until};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testkit::canary::{Canary, search};
 use testkit::forge::HttpsForge;
-
-const CANARY: &str = "canary-7d1e";
 
 async fn create<K>(client: &Client, object: Value)
 where
@@ -28,23 +30,29 @@ where
     Api::<K>::namespaced(client.clone(), "default").create(&PostParams::default(), &object).await.unwrap();
 }
 
-fn bare_repository(root: &Path) {
+fn bare_repository(root: &Path) -> Code {
     let work = root.join("work");
-    fs::create_dir_all(work.join("app")).unwrap();
-    fs::write(work.join("app/main.tf"), "output \"secret_free\" {\n  value = \"yes\"\n}\n").unwrap();
+    let code = Code::write(&work.join("app"));
     git(&work, &["init", "--quiet"]);
     git(&work, &["add", "--all"]);
     git(&work, &["commit", "--quiet", "--message=Start"]);
     git(root, &["clone", "--quiet", "--bare", "work", "team.git"]);
+    code
 }
 
 #[tokio::test]
-async fn a_private_repository_waits_for_its_secret_and_is_then_applied() {
+async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_secret_gets_out() {
     let served = tempfile::tempdir().unwrap();
-    bare_repository(served.path());
-    let forge = HttpsForge::start(served.path(), "git", CANARY).await.unwrap();
+    let code = bare_repository(served.path());
+    let git_token = Canary::random("the token of a repository");
+    let environment = Canary::random("the environment of `terrane up`");
+    let forge = HttpsForge::start(served.path(), "git", &git_token.value).await.unwrap();
     let mut terrane = Terrane::new();
+    terrane.with_variable("AWS_SECRET_ACCESS_KEY", &environment.value);
     let client = terrane.start(&[]).await;
+    let seen = Seen::default();
+    let mut watch = tokio::task::JoinSet::new();
+    watch.spawn(seen.clone().watch(terrane.pods()));
     let api = |kind: &str| json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind });
     let mut repository = api("TerraformRepository");
     repository["metadata"] = json!({ "name": "private" });
@@ -69,29 +77,25 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied() {
 
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "terrane.dev/repository", "metadata": { "name": "forge" },
-        "stringData": { "url": forge.url(""), "token": CANARY, "ca.crt": forge.authority() },
+        "stringData": { "url": forge.url(""), "token": git_token.value, "ca.crt": forge.authority() },
     });
     create::<Secret>(&client, secret).await;
     layer_until(&client, "app", "applied with the Secret of its URL", is("Ready")).await;
 
-    // The token went to git in files that are gone: neither logs nor the cache of mirrors have it.
+    watch.shutdown().await;
+    let search_all = Search { terrane: &terrane, client: &client, code, git_token, environment, seen };
+    let left = search_all.finds_nothing().await;
+
+    // What git was given went in files that are gone, and so did what runners worked with.
     terrane.signal(rustix::process::Signal::TERM);
     assert!(terrane.ended().await.success());
-    until("nothing below the data directory of git holds the token", || {
-        ready((!holds(&terrane.data().join("git"), CANARY.as_bytes())).then_some(()))
+    until("nothing of git or of pods holds a secret of others", || {
+        let mut found = search(&terrane.data().join("git"), &left);
+        found.extend(search(&terrane.pods(), &left));
+        ready(found.is_empty().then_some(()))
     })
     .await;
-    assert!(!terrane.printed().contains(CANARY));
-}
-
-fn holds(directory: &Path, needle: &[u8]) -> bool {
-    let Ok(entries) = fs::read_dir(directory) else { return false };
-    entries.flatten().any(|entry| {
-        let path = entry.path();
-        if path.is_dir() {
-            holds(&path, needle)
-        } else {
-            fs::read(&path).is_ok_and(|bytes| bytes.windows(needle.len()).any(|window| window == needle))
-        }
-    })
+    for canary in &left {
+        assert_eq!(canary.found_in(terrane.printed().as_bytes()), None, "{}", canary.source);
+    }
 }
