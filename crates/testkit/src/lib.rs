@@ -5,6 +5,7 @@ pub mod canary;
 pub mod cluster;
 pub mod faults;
 pub mod forge;
+pub mod fuzz;
 pub mod objects;
 pub mod process;
 pub mod s3;
