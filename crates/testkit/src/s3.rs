@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,15 +52,12 @@ impl S3Server {
         fs::create_dir_all(objects.join(BUCKET)).context("making the bucket")?;
         fs::create_dir_all(&metadata).context("making the directory of metadata")?;
         let secret = format!("{:032x}", rand::random::<u128>());
+        let program = knowing(&program, &secret, scratch.path())?;
         let limit = Instant::now() + START_LIMIT;
         // It cannot choose a free port itself, so another process may take the one chosen for it before it binds.
         loop {
             let address = free_address()?;
             let arguments = [
-                "--access".to_owned(),
-                ACCESS.to_owned(),
-                "--secret".to_owned(),
-                secret.clone(),
                 "--port".to_owned(),
                 address.to_string(),
                 "--quiet".to_owned(),
@@ -105,6 +103,18 @@ impl S3Server {
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
     }
+}
+
+/// A script that starts the server with its credentials in the environment: a test may look for them in command lines.
+fn knowing(program: &Path, secret: &str, directory: &Path) -> Result<PathBuf> {
+    let script = directory.join("start");
+    let text = format!(
+        "#!/bin/sh\nROOT_ACCESS_KEY={ACCESS} ROOT_SECRET_KEY={secret} exec {} \"$@\"\n",
+        program.display()
+    );
+    fs::write(&script, text).context("writing the script that starts the server")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).context("making it a program")?;
+    Ok(script)
 }
 
 async fn wait_until_up(process: &mut Guarded, address: SocketAddr, limit: Instant) -> Result<()> {

@@ -6,8 +6,10 @@ mod canary;
 #[path = "../harness/mod.rs"]
 mod harness;
 
+use std::fs;
 use std::future::ready;
 use std::path::Path;
+use std::process::Command;
 
 use api::{TerraformLayer, TerraformRepository, condition};
 use canary::{Code, Search, Seen};
@@ -19,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::canary::{Canary, search};
 use testkit::forge::HttpsForge;
+use testkit::s3::S3Server;
 
 async fn create<K>(client: &Client, object: Value)
 where
@@ -45,11 +48,17 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     let served = tempfile::tempdir().unwrap();
     let code = bare_repository(served.path());
     let git_token = Canary::random("the token of a repository");
-    let environment = Canary::random("the environment of `terrane up`");
+    let bucket = S3Server::start().await.unwrap();
+    let credentials = bucket.environment(bucket.address());
+    let secret = credentials.iter().find(|(name, _)| name == "AWS_SECRET_ACCESS_KEY").unwrap();
+    let environment = Canary::known("the environment of `terrane up`", &secret.1);
     let forge = HttpsForge::start(served.path(), "git", &git_token.value).await.unwrap();
     let mut terrane = Terrane::new();
-    terrane.with_variable("AWS_SECRET_ACCESS_KEY", &environment.value);
-    let client = terrane.start(&[]).await;
+    for (name, value) in &credentials {
+        terrane.with_variable(name, value);
+    }
+    let store = bucket.url("terrane");
+    let client = terrane.start(&["--store", &store]).await;
     let seen = Seen::default();
     let mut watch = tokio::task::JoinSet::new();
     watch.spawn(seen.clone().watch(terrane.pods()));
@@ -98,4 +107,45 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     for canary in &left {
         assert_eq!(canary.found_in(terrane.printed().as_bytes()), None, "{}", canary.source);
     }
+    let stored = bucket.files("terrane");
+    assert!(stored.join("states").is_dir() && !terrane.data().join("artefacts").exists());
+    assert_eq!(search(&stored, &left), Vec::<String>::new());
+    rotate(&terrane, &store, &credentials);
+    terrane.start(&["--store", &store]).await;
+    let log = until("the log is still there", || {
+        let output = terrane.command(&["logs", "app"]);
+        ready(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
+    })
+    .await;
+    assert!(log.contains("looked-around"), "{log}");
+    terrane.signal(rustix::process::Signal::TERM);
+    assert!(terrane.ended().await.success());
+}
+
+/// As `docs/operating.md` says it, on the bucket: a new key, everything sealed with it, the old one gone.
+fn rotate(terrane: &Terrane, store: &str, credentials: &[(String, String)]) {
+    let keys = terrane.data().join("keys");
+    let run = |verb: &str| {
+        let mut command = Command::new(harness::BINARY);
+        command.args(["datastore", "keys", verb, "--store", store]).arg("--keys").arg(&keys);
+        let output = command.envs(credentials.iter().map(|(name, value)| (name, value))).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (listed, before) = run("list");
+    assert!(listed && before.lines().count() == 2, "{before}");
+    let (added, text) = run("add");
+    assert!(added && text.contains("0002.key"), "{text}");
+    let (sealed, text) = run("reseal");
+    assert!(sealed && text.contains("objects sealed anew with key"), "{text}");
+    let (listed, after) = run("list");
+    let old = after.lines().find(|line| line.ends_with("0001.key")).unwrap();
+    assert!(listed && old.split_whitespace().nth(1) == Some("0"), "{after}");
+    fs::rename(keys.join("0001.key"), keys.join("old")).unwrap();
+    fs::rename(keys.join("0002.key"), keys.join("0002.hidden")).unwrap();
+    fs::rename(keys.join("old"), keys.join("0001.key")).unwrap();
+    let (listed, missing) = run("list");
+    assert!(!listed && missing.contains("which is not in"), "{missing}");
+    fs::rename(keys.join("0002.hidden"), keys.join("0002.key")).unwrap();
+    fs::remove_file(keys.join("0001.key")).unwrap();
 }
