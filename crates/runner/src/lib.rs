@@ -5,7 +5,7 @@ mod attempt;
 mod log;
 mod mask;
 mod proxy;
-mod unpack;
+pub mod unpack;
 
 use std::ffi::OsString;
 use std::future::Future;

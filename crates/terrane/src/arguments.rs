@@ -7,7 +7,8 @@ use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    apply, describe, diff, drift, events, history, logs, outputs, plan, state, suspend, version, wait,
+    apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, state, suspend, version,
+    wait,
 };
 
 #[derive(Parser, Debug)]
@@ -54,7 +55,7 @@ pub(crate) enum Command {
     /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by
     Controller(Controller),
     /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
-    Datastore(Datastore),
+    Datastore(datastore::Options),
     /// Run pods as processes on this machine, for any Kubernetes API
     Node(Node),
     /// Show layers, runs, repositories or approvals
@@ -116,6 +117,10 @@ pub(crate) struct Up {
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
+    /// Keep artefacts and states in this bucket instead of the data directory: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
+    /// az://CONTAINER/PREFIX; credentials come from the environment, and the keys stay in the data directory
+    #[arg(long, value_name = "URL", env = "TERRANE_STORE")]
+    pub store: Option<::datastore::service::Bucket>,
     /// How many runner pods may work at the same time; 0 sets no limit [default: twice the cores, at least 4]
     #[arg(long, value_name = "COUNT")]
     pub max_runner_pods: Option<u32>,
@@ -170,22 +175,6 @@ pub(crate) struct Controller {
     /// Read repositories below one URL from another place, such as a mirror; may be given several times
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Datastore {
-    /// Where it listens
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
-    #[arg(long)]
-    pub behind_tls: bool,
-    /// Where artefacts and states are kept, encrypted
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/artefacts")]
-    pub directory: PathBuf,
-    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
-    pub keys: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -127,7 +127,18 @@ fn no_state() -> Response {
 }
 
 async fn content(service: &Service, id: &StateId, head: &Head) -> Result<Response, Error> {
-    let opened = service.store.open(&Key::StateContent(id.clone(), head.sha256.clone())).await?;
+    let key = Key::StateContent(id.clone(), head.sha256.clone());
+    let opened = match service.store.open(&key).await {
+        Ok(opened) => opened,
+        // Never as "not found": to the tools that means that nothing exists yet, and they would make everything again.
+        Err(super::store::Error::NotFound(path)) => {
+            return Err(Error::Internal(format!(
+                "version {} of state {id} was stored and is gone ({path}): the object store was rolled back or damaged; restore it",
+                head.version
+            )));
+        }
+        Err(other) => return Err(other.into()),
+    };
     let version = [(crate::header::STATE_VERSION, head.version.to_string())];
     Ok((version, answer(opened)).into_response())
 }

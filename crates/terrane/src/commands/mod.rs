@@ -13,6 +13,7 @@ pub(crate) mod events;
 mod find;
 pub(crate) mod get;
 pub(crate) mod history;
+mod keys;
 pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod outputs;

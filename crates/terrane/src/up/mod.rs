@@ -21,7 +21,7 @@ use anyhow::{Context, bail};
 use axum::Router;
 use controllers::{Election, Metrics};
 use datastore::client::TokenSource;
-use datastore::service::{Keyring, KubeReviewer};
+use datastore::service::{Keyring, KubeReviewer, Place};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
@@ -62,7 +62,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         max_pods: node::config::DEFAULT_MAX_PODS,
     })?;
     let node_client = server.client(Identity::system());
-    let service = http_service(&data, server.client(rights::datastore()))?;
+    let service = http_service(&options, &data, server.client(rights::datastore())).await?;
     let token_file = data.join("controller-token");
     token::renew(&administrator, &token_file).await?;
     let context =
@@ -152,9 +152,12 @@ async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Resu
     Ok(Server::start(server).await?)
 }
 
-fn http_service(data: &Path, client: kube::Client) -> anyhow::Result<Router> {
-    let objects =
-        datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
+async fn http_service(options: &Up, data: &Path, client: kube::Client) -> anyhow::Result<Router> {
+    let place = match &options.store {
+        Some(bucket) => Place::Bucket(bucket.clone()),
+        None => Place::Directory(data.join("artefacts")),
+    };
+    let objects = place.open(environment::texts()).await.context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
     let reviewer = Arc::new(KubeReviewer::new(client));
     Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
