@@ -168,6 +168,7 @@ pub(crate) fn description(
         workspace: Default::default(),
         tool: None,
         tool_version: None,
+        terragrunt: None,
         state: identity(state),
         plan: None,
     }
