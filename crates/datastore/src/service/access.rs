@@ -27,7 +27,7 @@ pub(crate) enum Operation {
 
 /// Why not. The words reach the runner's log, so they say what would be right.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a runner may not do this: {0}")]
+#[error("this caller may not do this: {0}")]
 pub struct Denied(pub(crate) &'static str);
 
 /// `spec` is the description of the runner's own attempt; a controller has none.
@@ -38,6 +38,7 @@ pub(crate) fn permit(
 ) -> Result<(), Denied> {
     let runner = match caller {
         Caller::Controller => return Ok(()),
+        Caller::Server => return permit_server(operation),
         Caller::Runner(runner) => runner,
     };
     let spec = spec.ok_or(Denied("its attempt has no description in the datastore"))?;
@@ -75,6 +76,27 @@ pub(crate) fn permit(
         Err(Denied(
             "it reads its own description, bundle and plan, and writes its own results, log and, with a fence, its own state; nothing else",
         ))
+    }
+}
+
+/// What people can ask for through the HTTP service. It makes nothing that a run could rest on, and forgets nothing.
+fn permit_server(operation: &Operation) -> Result<(), Denied> {
+    match operation {
+        Operation::ArtefactRead(_, Artefact::PlanJson | Artefact::PlanText | Artefact::Result)
+        | Operation::LogRead
+        | Operation::StateRead(_)
+        | Operation::StateChange(_)
+        | Operation::StateAdminister
+        | Operation::AuditRead => Ok(()),
+        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan)
+        | Operation::ArtefactWrite(_, _)
+        | Operation::BundleRead(_)
+        | Operation::BundleWrite
+        | Operation::RunDelete
+        | Operation::LogAppend(_)
+        | Operation::AuditAppend => Err(Denied(
+            "the service for people reads logs, plans for people, results and the audit, and works on states; nothing else",
+        )),
     }
 }
 
