@@ -103,3 +103,42 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
 fn is_own(runner: &Runner, spec: &Description) -> bool {
     spec.run_uid == runner.attempt.run_uid() && spec.attempt == runner.attempt.number()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_service_for_people_makes_nothing_that_a_run_could_rest_on() {
+        let attempt = Attempt::new("run-1", 0).unwrap();
+        let sha256 = Sha256::of(b"");
+        let state = StateId::new(sha256.as_str()).unwrap();
+        let allowed = [
+            Operation::ArtefactRead(attempt.clone(), Artefact::PlanJson),
+            Operation::ArtefactRead(attempt.clone(), Artefact::PlanText),
+            Operation::LogRead,
+            Operation::StateRead(state.clone()),
+            Operation::StateChange(state),
+            Operation::StateAdminister,
+            Operation::AuditRead,
+        ];
+        let refused = [
+            Operation::ArtefactRead(attempt.clone(), Artefact::Spec),
+            Operation::ArtefactRead(attempt.clone(), Artefact::Plan),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Spec),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Plan),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Result),
+            Operation::BundleRead(sha256),
+            Operation::BundleWrite,
+            Operation::RunDelete,
+            Operation::LogAppend(attempt),
+            Operation::AuditAppend,
+        ];
+        for (operations, expected) in [(&allowed[..], true), (&refused[..], false)] {
+            for operation in operations {
+                assert_eq!(permit(&Caller::Server, None, operation).is_ok(), expected, "{operation:?}");
+            }
+        }
+    }
+}
