@@ -235,6 +235,9 @@ pub struct TerraformLayerStatus {
     /// The value of the sync annotation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
+    /// The value of the look annotation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_look: Option<String>,
     /// What was found to differ from the code, as long as it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftStatus>,

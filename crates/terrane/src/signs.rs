@@ -88,6 +88,25 @@ pub(crate) fn datastore_router(client: kube::Client, place: Place, objects: Obje
     Router::new().route("/readyz", get(ready))
 }
 
+/// `/readyz` of the HTTP service for people: it can tell who asks as long as the API answers, and has something to show as long as
+/// the datastore does.
+pub(crate) fn server_router(client: kube::Client, datastore: datastore::Client) -> Router {
+    let ready = async move || {
+        let datastore = datastore.clone().with_patience(Duration::ZERO);
+        let (api, datastore) = tokio::join!(check_api(&client), check_history(&datastore));
+        report(&[("api", api), ("datastore", datastore)])
+    };
+    Router::new().route("/readyz", get(ready))
+}
+
+/// The history of a layer that cannot be there: asks the service, its object store and, for the token, the API.
+async fn check_history(datastore: &datastore::Client) -> Check {
+    let nobody = datastore::Subject::new(api::SYSTEM_NAMESPACE, "is-anybody-there")
+        .map_err(|error| error.to_string())?;
+    answered(datastore.audit_list(&nobody)).await?;
+    Ok("the datastore answers".to_owned())
+}
+
 impl Signs {
     /// Looking for something that cannot be there asks the service, its object store and, for the token, the API.
     async fn check_datastore(&self) -> Check {

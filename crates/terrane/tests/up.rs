@@ -86,7 +86,7 @@ async fn drift_is_told_and_put_right(terrane: &Terrane, client: &Client) {
     layers.patch("motd", &PatchParams::default(), &on_drift("report")).await.unwrap();
     fs::write(&file, "changed by hand\n").unwrap();
     let drifted = layer_until(client, "motd", "drift is reported", |layer| {
-        is("Drifted")(layer) && why(layer).contains("terrane approve motd")
+        is("Drifted")(layer) && why(layer).contains("terrane drift motd --revert")
     })
     .await;
     assert!(why(&drifted).starts_with("drifted, terraform_data.motd differs in"), "{}", why(&drifted));
@@ -175,6 +175,42 @@ async fn killed_in_mid_apply_it_takes_the_apply_up_again_and_never_starts_it_twi
     assert_eq!(gate.visitors().await, 1, "applied once");
     assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
 
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn ctrl_c_waits_for_what_runs_by_name_and_a_second_one_leaves_it_to_the_next_start() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let gate = Gate::new();
+    let _source = declare_layer(&client, "slow", &gate.code()).await;
+    gate.visitors().await;
+    let waits = async |terrane: &Terrane| {
+        terrane.signal(Signal::INT);
+        until("it says what it waits for", || {
+            let said = terrane.printed().contains("waiting for slow-apply-");
+            std::future::ready(said.then_some(()))
+        })
+        .await;
+    };
+
+    waits(&terrane).await;
+    assert!(gate.is_waited_at());
+    terrane.signal(Signal::INT);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+    assert!(terrane.printed().contains("left running; the next start takes them up again"));
+    assert!(gate.is_waited_at(), "the apply goes on without it");
+
+    terrane.start(&[]).await;
+    waits(&terrane).await;
+    gate.open();
+    assert_eq!(terrane.ended().await.code(), Some(0), "nothing is left to wait for");
+
+    let client = terrane.start(&[]).await;
+    layer_until(&client, "slow", "applied", is("Ready")).await;
+    assert_eq!(gate.visitors().await, 1, "applied once");
+    assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
 }

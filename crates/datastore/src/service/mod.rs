@@ -121,7 +121,7 @@ impl Service {
     ) -> Result<(Caller, Option<Arc<Description>>), Error> {
         let caller = self.caller(headers).await?;
         let description = match &caller {
-            Caller::Controller => None,
+            Caller::Controller | Caller::Server => None,
             Caller::Runner(runner) => self.description(&runner.attempt).await?,
         };
         match permit(&caller, description.as_deref(), operation) {

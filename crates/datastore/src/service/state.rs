@@ -89,7 +89,7 @@ impl Service {
             (Caller::Runner(_), None) => {
                 Err(Error::Forbidden("the attempt of this runner has no description".to_owned()))
             }
-            (Caller::Controller, _) => {
+            (Caller::Controller | Caller::Server, _) => {
                 let owner = self.journal.last(id).await?.map(|(tenant, _)| tenant);
                 let tenant = owner.or(namespace).ok_or_else(|| {
                     Error::BadRequest(format!(
@@ -113,7 +113,7 @@ async fn read(service: &Service, id: &StateId, headers: &HeaderMap) -> Result<Re
         Caller::Runner(runner) if runner.namespace != tenant => {
             return Err(Error::Forbidden("the state belongs to another namespace".to_owned()));
         }
-        Caller::Runner(_) | Caller::Controller => {}
+        Caller::Runner(_) | Caller::Controller | Caller::Server => {}
     }
     match step.head {
         Some(head) => content(service, id, &head).await,
@@ -214,7 +214,7 @@ async fn unlock(
         (Caller::Runner(_), None) => {
             return Err(Error::BadRequest("an unlock needs the field ID of the lock".to_owned()));
         }
-        (Caller::Runner(_), Some(_)) | (Caller::Controller, _) => {}
+        (Caller::Runner(_), Some(_)) | (Caller::Controller | Caller::Server, _) => {}
     }
     change(service, id, &writer, |situation| situation.unlock(lock_id.as_deref(), writer.fence)).await?;
     Ok(StatusCode::OK.into_response())

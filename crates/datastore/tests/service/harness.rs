@@ -170,6 +170,7 @@ pub(crate) fn description(
         tool_version: None,
         terragrunt: None,
         state: identity(state),
+        backend: None,
         plan: None,
     }
 }

@@ -28,7 +28,7 @@ use crate::{Read, Settings, Wake, names};
 use history::History;
 use need::{Need, Standing, Step, hold, unknown};
 use remedy::PlanWish;
-use runs::Wanted;
+use runs::{Asked, Wanted};
 
 #[derive(Debug, Clone)]
 pub struct Observed<'a> {
@@ -136,10 +136,13 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         }
         Read::Unknown => return unknown("looking at the repository's newest commit"),
     };
-    if let Some(token) = runs::unanswered_sync(seen, history) {
-        let reason = "asked for by hand".to_owned();
-        let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
-        return runs::start_plan(seen, Wanted::new(&source.relevant, &token, trigger));
+    for asked in Asked::ALL {
+        if let Some(token) = asked.unanswered(seen, history) {
+            let reason = "asked for by hand".to_owned();
+            let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
+            let wanted = Wanted { mode: asked.mode(), ..Wanted::new(&source.relevant, &token, trigger) };
+            return runs::start_plan(seen, wanted);
+        }
     }
     match &history.plan {
         Some(plan) if plan.run.spec.layer.revision == source.relevant => {
