@@ -96,11 +96,8 @@ pub async fn run(
     let mut kill_at = None;
     let ended = loop {
         tokio::select! {
-            // Lines first, so that what was said before the end is told before the end.
+            // Lines last: one who talks without end can be stopped all the same, and what was said before the end is read after it.
             biased;
-            piece = out.next(), if !out.done => tell(piece, Stream::Out, lines, &name)?,
-            piece = err.next(), if !err.done => tell(piece, Stream::Err, lines, &name)?,
-            status = child.wait() => break status,
             () = wished(&mut stop), if !interrupted => {
                 interrupted = true;
                 family.interrupt();
@@ -110,6 +107,9 @@ pub async fn run(
                 kill_at = None;
                 family.kill();
             }
+            status = child.wait() => break status,
+            piece = out.next(), if !out.done => tell(piece, Stream::Out, lines, &name)?,
+            piece = err.next(), if !err.done => tell(piece, Stream::Err, lines, &name)?,
         }
     };
     let status = ended.map_err(|source| Error::Output { program: name.clone(), source })?;
@@ -341,6 +341,24 @@ mod tests {
         .await
         .unwrap();
         assert_eq!(ended.signal, Some(9));
+        assert_eq!(marked_processes(&mark), []);
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_talks_without_end_can_be_stopped() {
+        let mark = format!("endless-{}", std::process::id());
+        let (stop, around) = surroundings(&mark, Duration::from_millis(50));
+        let arguments = ["-c".into(), "trap '' INT; yes & yes >&2".into()];
+        let mut said = 0_usize;
+        let mut count = |_: Stream, _: &str| {
+            said += 1;
+            if said == 1000 {
+                stop.send_replace(Wish::Stop);
+            }
+        };
+        let ended = run(Path::new("/bin/sh"), &arguments, Path::new("/"), &around, &mut count);
+        let ended = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap();
+        assert_eq!((ended.signal, ended.interrupted), (Some(9), true));
         assert_eq!(marked_processes(&mark), []);
     }
 

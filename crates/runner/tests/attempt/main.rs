@@ -1,6 +1,8 @@
 //! Whole attempts: a real repository, the real tool, the real datastore over a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod faulty_tool;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -175,6 +177,7 @@ impl World {
             secrets: Vec::new(),
             grace: Duration::from_secs(60),
             patience: Duration::from_secs(60),
+            plan_limit: Duration::from_secs(600),
             echo: Echo::Nowhere,
         }
     }
