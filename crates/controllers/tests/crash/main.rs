@@ -129,8 +129,8 @@ fn shared(one: &(&Trial, &Outcome), other: &(&Trial, &Outcome)) -> usize {
     one.1.sites.iter().zip(&other.1.sites).take_while(|(a, b)| a == b).count()
 }
 
-/// Every request of the simplest workload meets every fault. Elsewhere the process dies after every other request (which leaves
-/// behind what dying before the next one would), and all other faults take turns at those between.
+/// Every request of the simplest workload meets every fault. Elsewhere the process dies after every other of the chosen requests,
+/// and all other faults take turns at those between.
 fn faults_at(trial: &Trial, nth: usize, site: &Site) -> Vec<Fault> {
     let mut others = vec![Fault::LoseReply, Fault::CrashBefore, Fault::Drop];
     others.extend(Refusal::ALL.map(Fault::Refuse));
