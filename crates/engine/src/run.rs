@@ -5,6 +5,7 @@
 //! The lock of a state is given back only after the result of its holder is recorded.
 
 mod conditions;
+mod described;
 mod description;
 mod pod;
 
@@ -43,6 +44,8 @@ pub struct Observed<'a> {
     pub lock: Read<Lock>,
     /// Whether one more runner may work; looked at for runs that would start one.
     pub slot: Read<Slot>,
+    /// What the attempt that is to begin was told already; looked at only when the datastore refuses another description.
+    pub described: Read<&'a Description>,
     pub settings: &'a Settings,
 }
 
@@ -259,8 +262,16 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
             return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
     };
-    let Some(description) = describe(seen, layer, repository, bundle, number, fence) else {
+    let Some(wanted) = describe(seen, layer, repository, bundle, number, fence) else {
         return idle(Wake::OnChange);
+    };
+    let (description, put) = match seen.described {
+        Read::Absent | Read::Unknown => (wanted.clone(), Some(Effect::PutDescription(Box::new(wanted)))),
+        Read::Present(stored) if described::is_of(stored, &wanted) => (stored.clone(), None),
+        Read::Present(_) => {
+            let message = "its attempt was described for another lock or plan before it could start; nothing was changed";
+            return give_up(seen, status, "DescribedOtherwise", message);
+        }
     };
     let Some(pod) =
         manifests::runner_pod(run, layer.spec.repository.name.as_str(), number, &seen.settings.runner)
@@ -278,7 +289,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         pod_name,
         description: description.digest(),
         fence,
-        bundle: Some(bundle.clone()),
+        bundle: Some(description.bundle.clone()),
         started_at: Time(seen.now),
         finished_at: None,
         exit_code: None,
@@ -288,8 +299,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     });
     let state = if number == 0 { RunState::Initial } else { RunState::Retrying };
     let next = progress(seen, &next, state, "Starting", &format!("attempt {} is about to start", number + 1));
-    let mut effects = vec![Effect::PutDescription(Box::new(description))];
-    effects.extend(audit);
+    let mut effects: Vec<Effect> = put.into_iter().chain(audit).collect();
     effects.extend([set(next), Effect::CreatePod(Box::new(pod))]);
     Decision { effects, wake: Wake::OnChange }
 }

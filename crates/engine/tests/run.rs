@@ -3,7 +3,7 @@
 
 mod world;
 
-use api::attempt::{Outcome, Reason};
+use api::attempt::{Description, Outcome, Reason};
 use api::audit::Entry;
 use api::backend::Backend;
 use api::run::{Action, RunState};
@@ -27,6 +27,7 @@ struct Scene {
     lock: Read<Lock>,
     bundle: Read<Result<Sha256, String>>,
     slot: Read<Slot>,
+    described: Read<Description>,
     settings: Settings,
     now: Timestamp,
     audit: Vec<Entry>,
@@ -50,6 +51,7 @@ fn scene(action: Action) -> Scene {
         lock: Read::Absent,
         bundle: Read::Present(Ok(Sha256::of(b"bundle"))),
         slot: Read::Present(Slot::Free),
+        described: Read::Unknown,
         settings: settings(),
         audit: Vec::new(),
     }
@@ -71,6 +73,7 @@ impl Scene {
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
             slot: self.slot.clone(),
+            described: self.described.as_ref(),
             settings: &self.settings,
         }
     }
@@ -329,6 +332,49 @@ fn a_pod_of_someone_else_under_our_name_is_not_taken_for_ours() {
     pod.metadata.deletion_timestamp = None;
     scene.step();
     assert_eq!(scene.status().result.unwrap().reason, "PodNameTaken");
+}
+
+fn description_of(decision: &Decision) -> Description {
+    let put = decision.effects.iter().find_map(|effect| match effect {
+        Effect::PutDescription(description) => Some(description),
+        _ => None,
+    });
+    put.expect("it describes the attempt").as_ref().clone()
+}
+
+#[test]
+fn an_attempt_that_was_described_before_a_crash_goes_on_as_it_was_described() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        if action == Action::Apply {
+            scene.step();
+        }
+        let stored = description_of(&scene.decide());
+        let choice = json!({ "enabled": true, "version": "1.9.0" });
+        scene.world.layer.spec.opentofu = serde_json::from_value(choice).unwrap();
+        assert_ne!(description_of(&scene.decide()), stored, "the layer has another tool now");
+
+        scene.described = Read::Present(stored.clone());
+        let steps = scene.step();
+        assert!(!steps.contains(&"put description"), "{steps:?}");
+        assert!(steps.ends_with(&["set status", "create pod"]), "{steps:?}");
+        assert_eq!(
+            scene.status().attempts[0].description,
+            stored.digest(),
+            "the intent names what is stored"
+        );
+    }
+}
+
+#[test]
+fn an_attempt_that_was_described_for_another_lock_never_starts() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    let stored = description_of(&scene.decide());
+    scene.described = Read::Present(Description { fence: stored.fence + 1, ..stored });
+    let steps = scene.step();
+    assert_eq!(steps, ["set status", "release lock"]);
+    assert_eq!(scene.status().result.unwrap().reason, "DescribedOtherwise");
 }
 
 #[test]

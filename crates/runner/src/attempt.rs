@@ -242,12 +242,11 @@ impl Work<'_> {
     async fn plan(&self, ready: &Ready, backend: Option<Backend>) -> Step<Ending> {
         self.check_wish()?;
         let file = self.places.plan();
-        let mut text = String::new();
+        let mut text = Readable::default();
         let mut lines = |stream: Stream, line: &str| {
             self.log.line(line);
-            if stream == Stream::Out && text.len() + line.len() < PLAN_TEXT_LIMIT {
-                text.push_str(&self.log.mask().line(line));
-                text.push('\n');
+            if stream == Stream::Out {
+                text.line(&self.log.mask().line(line));
             }
         };
         let (planned, report) = ready
@@ -259,6 +258,7 @@ impl Work<'_> {
             Planned::NoChanges | Planned::Changes => {}
             Planned::Failed => return Err(self.tool_failed(&report, "plan", ready)),
         }
+        let text = text.0;
         let base = base_state(&file).map_err(|error| Ending::bad_input(error.to_string()))?;
         let shown = ready
             .tool
@@ -397,6 +397,23 @@ impl Work<'_> {
     pub(crate) fn to_log(&self) -> impl FnMut(Stream, &str) + Send {
         let log = Arc::clone(self.log);
         move |_, line| log.line(line)
+    }
+}
+
+/// The plan for people, up to a size; where it is cut it says so.
+#[derive(Debug, Default)]
+struct Readable(String);
+
+impl Readable {
+    fn line(&mut self, line: &str) {
+        if self.0.len() > PLAN_TEXT_LIMIT {
+            return;
+        }
+        self.0.push_str(line);
+        self.0.push('\n');
+        if self.0.len() > PLAN_TEXT_LIMIT {
+            self.0.push_str("[the plan is cut here; the log may have more of it]\n");
+        }
     }
 }
 

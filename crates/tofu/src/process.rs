@@ -123,11 +123,8 @@ async fn run_family(
     let mut workers = worker.map(Workers::new);
     let ended = loop {
         tokio::select! {
-            // Lines first, so that what was said before the end is told before the end.
+            // Lines last: one who talks without end can be stopped all the same, and what was said before the end is read after it.
             biased;
-            piece = out.next(), if !out.done => tell(piece, Stream::Out, lines, &name)?,
-            piece = err.next(), if !err.done => tell(piece, Stream::Err, lines, &name)?,
-            status = child.wait() => break status,
             () = wished(&mut stop), if !interrupted => {
                 interrupted = true;
                 match workers.as_mut() {
@@ -145,6 +142,9 @@ async fn run_family(
                 kill_at = None;
                 family.kill();
             }
+            status = child.wait() => break status,
+            piece = out.next(), if !out.done => tell(piece, Stream::Out, lines, &name)?,
+            piece = err.next(), if !err.done => tell(piece, Stream::Err, lines, &name)?,
         }
     };
     let status = ended.map_err(|source| Error::Output { program: name.clone(), source })?;
@@ -465,6 +465,24 @@ mod tests {
         .await
         .unwrap();
         assert_eq!(ended.signal, Some(9));
+        assert_eq!(marked_processes(&mark), []);
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_talks_without_end_can_be_stopped() {
+        let mark = format!("endless-{}", std::process::id());
+        let (stop, around) = surroundings(&mark, Duration::from_millis(50));
+        let arguments = ["-c".into(), "trap '' INT; yes & yes >&2".into()];
+        let mut said = 0_usize;
+        let mut count = |_: Stream, _: &str| {
+            said += 1;
+            if said == 1000 {
+                stop.send_replace(Wish::Stop);
+            }
+        };
+        let ended = run(Path::new("/bin/sh"), &arguments, Path::new("/"), &around, &mut count);
+        let ended = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap().unwrap();
+        assert_eq!((ended.signal, ended.interrupted), (Some(9), true));
         assert_eq!(marked_processes(&mark), []);
     }
 

@@ -58,6 +58,9 @@ fn missing_terragrunt(constraint: &Constraint, found: &[String]) -> String {
     )
 }
 
+/// How much of what a command prints is kept in memory: more than any plan or state that the tools can still work with.
+const CAPTURED_LIMIT: usize = 512 * 1024 * 1024;
+
 /// A program that was found and asked for its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
@@ -259,14 +262,21 @@ impl Tool {
         complaints: Lines<'_>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let mut content = Vec::new();
+        let mut whole = true;
         let report = self
             .command(fixed, more, dir, surroundings, &mut |stream, line| match stream {
                 // Long lines arrive in pieces; JSON does not mind where a newline is dropped.
-                Stream::Out => content.extend_from_slice(line.as_bytes()),
+                Stream::Out if content.len() + line.len() <= CAPTURED_LIMIT => {
+                    content.extend_from_slice(line.as_bytes());
+                }
+                Stream::Out => whole = false,
                 Stream::Err => complaints(stream, line),
             })
             .await?;
-        Ok(report.succeeded().then_some(content))
+        if !whole {
+            complaints(Stream::Err, "What the tool printed is too large to be kept, and was left out.");
+        }
+        Ok((report.succeeded() && whole).then_some(content))
     }
 
     async fn command<const N: usize, const M: usize>(

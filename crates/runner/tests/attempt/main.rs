@@ -1,6 +1,7 @@
 //! Whole attempts: a real repository, the real tool, the real datastore over a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod faulty_tool;
 mod identity;
 mod terragrunt;
 
@@ -182,6 +183,7 @@ impl World {
             secrets: Vec::new(),
             grace: Duration::from_secs(60),
             patience: Duration::from_secs(60),
+            plan_limit: Duration::from_secs(600),
             echo: Echo::Nowhere,
         }
     }

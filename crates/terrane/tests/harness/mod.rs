@@ -92,11 +92,42 @@ impl Terrane {
         fs::read_to_string(self.log()).unwrap()
     }
 
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Another role of the binary on the same API, serving on `listen`.
+    pub(crate) fn role(&self, role: &str, listen: SocketAddr, more: Vec<String>) -> Guarded {
+        let mut arguments = vec![
+            format!("KUBECONFIG={}", self.data().join("kubeconfig").display()),
+            BINARY.to_owned(),
+            role.to_owned(),
+            format!("--listen={listen}"),
+        ];
+        arguments.extend(more);
+        let log = self.root.path().join(format!("{role}.log"));
+        Guarded::start(Path::new("/usr/bin/env"), &arguments, log).unwrap()
+    }
+
     /// On ports that the kernel chooses, others at every start.
     pub(crate) async fn start(&mut self, flags: &[&str]) -> Client {
-        let data = self.data();
-        let kubeconfig = data.join("kubeconfig");
+        let kubeconfig = self.data().join("kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
+        self.launch(flags);
+        until("the kubeconfig is written", || {
+            self.process.as_mut().unwrap().ensure_running().unwrap();
+            std::future::ready(kubeconfig.exists().then_some(()))
+        })
+        .await;
+        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    /// The same, without waiting for anything.
+    pub(crate) fn launch(&mut self, flags: &[&str]) {
+        let data = self.data();
         self.starts += 1;
         let home = format!("HOME={}", self.root.path().display());
         let mut line: Vec<String> = match self.user {
@@ -117,17 +148,7 @@ impl Terrane {
         line.push(data.display().to_string());
         line.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let program = line.remove(0);
-        let mut process = Guarded::start(Path::new(&program), &line, self.log()).unwrap();
-        until("the kubeconfig is written", || {
-            process.ensure_running().unwrap();
-            std::future::ready(kubeconfig.exists().then_some(()))
-        })
-        .await;
-        self.process = Some(process);
-        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        Client::try_from(config).unwrap()
+        self.process = Some(Guarded::start(Path::new(&program), &line, self.log()).unwrap());
     }
 
     /// Where this start serves people, as it says itself.
@@ -343,9 +364,15 @@ impl Gate {
         .await
     }
 
+    /// How many came so far.
+    pub(crate) fn arrived(&self) -> usize {
+        self.waiting.lock().unwrap().len()
+    }
+
     pub(crate) fn open(&self) {
         for visitor in self.waiting.lock().unwrap().iter_mut() {
-            visitor.write_all(b"go\n").unwrap();
+            // Those whose apply was broken off are gone.
+            let _ = visitor.write_all(b"go\n");
         }
     }
 
@@ -358,4 +385,24 @@ impl Gate {
         visitor.set_nonblocking(false).unwrap();
         matches!(found, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
+}
+
+/// A run of a layer that fits, as soon as there is one.
+pub(crate) async fn run_until(
+    client: &Client,
+    layer: &str,
+    what: &str,
+    fits: impl Fn(&TerraformRun) -> bool,
+) -> TerraformRun {
+    let api = Api::<TerraformRun>::namespaced(client.clone(), "default");
+    until(&format!("{layer}: {what}"), || async {
+        let runs = api.list(&ListParams::default()).await.ok()?;
+        runs.items.into_iter().find(|run| run.spec.layer.name.as_str() == layer && fits(run))
+    })
+    .await
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
