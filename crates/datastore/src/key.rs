@@ -62,6 +62,15 @@ fn is_word(text: &str, max: usize) -> bool {
         && !text.contains("..")
 }
 
+/// Refuses what cannot be the name of a namespace.
+pub fn check_namespace(name: &str) -> Result<(), Error> {
+    if is_word(name, 63) {
+        Ok(())
+    } else {
+        Err(Error { value: name.to_owned(), expected: "the name of a namespace" })
+    }
+}
+
 /// One attempt of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt {
@@ -152,9 +161,7 @@ pub struct Subject {
 impl Subject {
     pub fn new(namespace: impl Into<String>, layer: impl Into<String>) -> Result<Self, Error> {
         let (namespace, layer) = (namespace.into(), layer.into());
-        if !is_word(&namespace, 63) {
-            return Err(Error { value: namespace, expected: "the name of a namespace" });
-        }
+        check_namespace(&namespace)?;
         if !is_word(&layer, 253) {
             return Err(Error { value: layer, expected: "the name of a layer" });
         }

@@ -96,6 +96,7 @@ impl Service {
                         "state {id} does not exist; say for which namespace it is (?namespace=)"
                     ))
                 })?;
+                crate::key::check_namespace(&tenant)?;
                 let person = headers
                     .get(crate::header::FOR_USER)
                     .and_then(|value| value.to_str().ok())
