@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod faults;
 pub mod forge;
+pub mod needs;
 pub mod objects;
 pub mod process;
 pub mod tools;
