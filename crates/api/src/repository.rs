@@ -9,6 +9,7 @@ use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::text::{CommitId, GitUrl, ObjectName, Span};
 use crate::tool::Choice;
 
+/// Where code comes from, and what its layers have in common.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "terrane.dev",
@@ -70,6 +71,9 @@ pub struct TerraformRepositorySpec {
     /// Use OpenTofu for this repository's layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opentofu: Option<Choice>,
+    /// Let Terragrunt run the tool for this repository's layers. Where nothing is said, it does for paths with a `terragrunt.hcl`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terragrunt: Option<Choice>,
     /// What is done about differences between code and infrastructure, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
@@ -112,9 +116,11 @@ pub struct Credentials {
     pub secret_name: ObjectName,
 }
 
+/// What was last seen of the repository.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositoryStatus {
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Whether the branches below are as recent as the poll interval promises.
@@ -147,6 +153,7 @@ pub struct BranchStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub last_sync_date: Option<Time>,
+    /// How the last look at the branch ended.
     pub last_sync_status: SyncStatus,
     /// Why it failed, or that history was rewritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,10 +2,13 @@
 //! and no Kubernetes client; everything it learns and leaves goes through the datastore.
 
 mod attempt;
+mod backend;
+mod ending;
 mod log;
 mod mask;
 mod proxy;
-mod unpack;
+mod state;
+pub mod unpack;
 
 use std::ffi::OsString;
 use std::future::Future;
@@ -13,9 +16,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::attempt::{Description, Outcome, Reason};
+use api::run::Action;
 use api::text::Sha256;
 use datastore::client::{self, TokenSource};
 use datastore::{Artefact, Attempt, Client, StateId};
@@ -26,7 +31,8 @@ use tokio::sync::watch;
 
 pub use log::Echo;
 
-use attempt::{Ending, Places, Work};
+use attempt::{Places, Work};
+use ending::Ending;
 use log::Log;
 use mask::Mask;
 
@@ -53,6 +59,9 @@ pub struct RunnerOptions {
     pub grace: Duration,
     /// How long an absent datastore is waited for.
     pub patience: Duration,
+    /// How long a plan may take, from its start; one that hangs is stopped then. An apply has all the time that it needs: whoever
+    /// knows better cancels it.
+    pub plan_limit: Duration,
     pub echo: Echo,
 }
 
@@ -145,7 +154,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         log: &log,
         places: &prepared.places,
         surroundings: Surroundings {
-            environment: environment(&options, &prepared.places),
+            environment: environment(&options, &prepared.places, &description),
             // Never the same twice: whoever carries it is killed at the end.
             mark: format!("{attempt}/{}", random_word()?),
             stop: stop_wish,
@@ -157,15 +166,24 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     };
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.
+    let overdue = AtomicBool::new(false);
     let working = async {
-        let ending = work.run(&mut tool).await;
+        let mut ending = work.run(&mut tool).await;
+        if overdue.load(Ordering::Relaxed) && ending.reason == Reason::Interrupted {
+            ending.message = format!("{}: {}", too_long(options.plan_limit), ending.message);
+        }
         log.line(&ending.message);
         (ending, log.close())
     };
     let serving = async { axum::serve(listener, proxy).await };
     let stopping = async {
-        stop.await;
-        log.line("Asked to stop; waiting for the tool to end.");
+        tokio::select! {
+            () = stop => log.line("Asked to stop; waiting for the tool to end."),
+            () = time_is_up(&description, options.plan_limit) => {
+                overdue.store(true, Ordering::Relaxed);
+                log.line(&format!("It {}; waiting for the tool to end.", too_long(options.plan_limit)));
+            }
+        }
         wish.send_replace(Wish::Stop);
         std::future::pending::<()>().await
     };
@@ -190,6 +208,17 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
         plan: None,
     };
     ((ending, attempt::empty_digest()), Ok(()))
+}
+
+async fn time_is_up(description: &Description, plan_limit: Duration) {
+    match description.action {
+        Action::Plan => tokio::time::sleep(plan_limit).await,
+        Action::Apply => std::future::pending().await,
+    }
+}
+
+fn too_long(limit: Duration) -> String {
+    format!("took longer than {limit:?} and was stopped")
 }
 
 async fn fetch_description(client: &Client, attempt: &Attempt) -> Result<Description, Error> {
@@ -269,15 +298,21 @@ async fn take_turn(path: PathBuf) -> std::io::Result<std::fs::File> {
 }
 
 /// The tool's whole environment: what the pod gives, and what makes it behave without a person.
-fn environment(options: &RunnerOptions, places: &Places) -> Vec<(OsString, OsString)> {
+fn environment(
+    options: &RunnerOptions,
+    places: &Places,
+    description: &Description,
+) -> Vec<(OsString, OsString)> {
     let path = std::env::join_paths(&options.search_path).unwrap_or_default();
-    let defaults: [(&str, OsString); 6] = [
+    let defaults: [(&str, OsString); 7] = [
         ("PATH", path),
         ("HOME", places.private.join("home").into()),
         ("TMPDIR", places.private.join("tmp").into()),
         ("TF_IN_AUTOMATION", "1".into()),
         ("TF_INPUT", "0".into()),
         ("CHECKPOINT_DISABLE", "1".into()),
+        // `terraform.workspace` cannot tell: the http backend knows no workspaces.
+        ("TF_VAR_terrane_workspace", description.workspace.as_str().into()),
     ];
     // What the pod says comes later and wins.
     defaults

@@ -7,11 +7,12 @@ mod error;
 mod footprint;
 mod git;
 pub mod hcl;
-mod objects;
+pub mod objects;
 mod process;
 mod refs;
 mod remote;
 mod source;
+mod terragrunt;
 
 pub use bundle::Bundle;
 pub use credentials::{Credentials, InvalidSecret, Login};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use node::Node;
-use node::config::{Config, Jobs, Schedule, ShimCommand};
+use node::config::{Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
 use node::isolation::Isolation;
 use node::records::LogLimits;
@@ -23,6 +23,7 @@ pub(crate) struct Options<'a> {
     pub(crate) images: &'a [ImageRoot],
     pub(crate) schedule: Schedule,
     pub(crate) jobs: Jobs,
+    pub(crate) admission: Admission,
     pub(crate) max_pods: usize,
 }
 
@@ -56,6 +57,7 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
         images,
         schedule: options.schedule,
         jobs: options.jobs,
+        admission: options.admission,
         max_pods: options.max_pods,
         log: LogLimits::default(),
     })?;

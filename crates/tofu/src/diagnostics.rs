@@ -22,9 +22,20 @@ pub enum Meaning {
 #[derive(Clone, Debug, Default)]
 pub struct Collector {
     first: Option<Diagnostic>,
-    inside: bool,
+    /// A later error, while the first has no place: tools put a general one before the error that has it.
+    later: Option<Diagnostic>,
+    inside: Inside,
     locked: bool,
     stale: bool,
+}
+
+/// Which error the lines are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Inside {
+    #[default]
+    None,
+    First,
+    Later,
 }
 
 const DETAIL_LIMIT: usize = 600;
@@ -35,23 +46,49 @@ impl Collector {
         if let Some(summary) = line.strip_prefix("Error: ") {
             self.locked |= summary.contains("acquiring the state lock");
             self.stale |= summary.contains("Saved plan is stale") || summary.contains("plan does not match");
-            self.inside = self.first.is_none();
-            if self.inside {
-                self.first = Some(Diagnostic { summary: summary.trim().to_owned(), ..Diagnostic::default() });
+            let error = Diagnostic { summary: summary.trim().to_owned(), ..Diagnostic::default() };
+            self.inside = match &self.first {
+                None => Inside::First,
+                Some(Diagnostic { place: None, .. }) => Inside::Later,
+                Some(Diagnostic { place: Some(_), .. }) => Inside::None,
+            };
+            match self.inside {
+                Inside::First => self.first = Some(error),
+                Inside::Later => self.later = Some(error),
+                Inside::None => {}
             }
             return;
         }
-        if line.starts_with("Warning: ") {
-            self.inside = false;
+        // Terragrunt repeats everything below such a line.
+        if line.starts_with("Warning: ") || line.ends_with("occurred:") {
+            self.inside = Inside::None;
         }
-        let Some(diagnostic) = self.first.as_mut().filter(|_| self.inside) else { return };
-        if let Some(place) = place_of(line) {
+        let place = place_of(line);
+        if self.inside == Inside::Later && place.is_some() {
+            self.first = self.later.take();
+            self.inside = Inside::First;
+        }
+        let diagnostic = match self.inside {
+            Inside::First => self.first.as_mut(),
+            Inside::Later => self.later.as_mut(),
+            Inside::None => None,
+        };
+        let Some(diagnostic) = diagnostic else { return };
+        if let Some(place) = place {
             diagnostic.place.get_or_insert(place);
         } else if is_prose(line) && diagnostic.detail.len() < DETAIL_LIMIT {
             if !diagnostic.detail.is_empty() {
                 diagnostic.detail.push(' ');
             }
             diagnostic.detail.push_str(line);
+        }
+    }
+
+    /// Terragrunt has errors that look like any other line: the last one says why it ended.
+    pub fn last_words(&mut self, line: &str) {
+        let summary = line.trim_start_matches("* ").trim();
+        if self.first.is_none() && !summary.is_empty() {
+            self.first = Some(Diagnostic { summary: summary.to_owned(), ..Diagnostic::default() });
         }
     }
 
@@ -113,6 +150,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_with_a_place_is_told_rather_than_a_general_one_before_it() {
+        let general = "Error: Terraform encountered problems during initialisation\n\nThe configuration must be valid.\n";
+        let placed = "Error: Unclosed configuration block\n\n  on main.tf line 1, in resource \"x\":\n   1: resource \"x\" {\n\nThere is no closing brace.\n";
+        let told = |text: &str| collect(text).first().unwrap().message();
+        let expected = "Unclosed configuration block (main.tf:1): There is no closing brace.";
+        assert_eq!(told(&format!("{general}\n{placed}\nError: Third\n\n  on b.tf line 2:\n")), expected);
+        let unplaced = told(&format!("{general}\nError: Second\n\nNo place either.\n"));
+        assert!(unplaced.starts_with("Terraform encountered problems"), "{unplaced}");
+        assert!(!unplaced.contains("either"), "{unplaced}");
+    }
+
+    #[test]
     fn the_first_error_is_told_with_its_place() {
         let collector = collect(
             "╷\n│ Warning: Old thing\n│ \n│   on a.tf line 1:\n╵\n╷\n│ Error: Reference to undeclared input variable\n│ \n│   on main.tf line 12, in resource \"terraform_data\" \"x\":\n│   12:   input = var.nope\n│ \n│ An input variable with the name \"nope\" has not been declared. This variable\n│ can be declared with a variable \"nope\" {} block.\n╵\n╷\n│ Error: Second\n╵\n",
@@ -131,6 +180,20 @@ mod tests {
             Meaning::StateLocked
         );
         assert_eq!(collect("Error: Saved plan is stale\n").meaning(), Meaning::StalePlan);
+    }
+
+    #[test]
+    fn errors_of_terragrunt_are_told_once() {
+        let both = "Error: Unsupported attribute\n  on /w/terragrunt.hcl line 1:\n   1: inputs = { a = local.nope }\nThis object does not have an attribute named \"nope\".\nerror occurred:\n\n* /w/terragrunt.hcl:1,21-26: Unsupported attribute; This object\n";
+        assert_eq!(
+            collect(both).first().unwrap().message(),
+            "Unsupported attribute (/w/terragrunt.hcl:1): This object does not have an attribute named \"nope\"."
+        );
+        let mut plain = collect("error occurred:\n\n* stat /w/nowhere: no such file or directory\n");
+        plain.last_words("* stat /w/nowhere: no such file or directory");
+        assert_eq!(plain.first().unwrap().message(), "stat /w/nowhere: no such file or directory");
+        plain.last_words("later");
+        assert_eq!(plain.first().unwrap().summary, "stat /w/nowhere: no such file or directory");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The tools, terraform and OpenTofu, as typed subprocesses: which one is wanted, what it says, what its plan means.
+//! The tools, terraform and OpenTofu, alone or run by Terragrunt, as typed subprocesses: which one is wanted, what it says, what its plan means.
 //! Downloading tools does not happen here, and nothing here knows the datastore.
 
 pub mod choice;
@@ -7,6 +7,7 @@ pub mod difference;
 pub mod plan;
 pub mod plan_file;
 pub mod process;
+pub mod terragrunt;
 mod tool;
 pub mod versions;
 

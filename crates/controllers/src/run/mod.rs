@@ -10,11 +10,11 @@ use std::time::Duration;
 use api::attempt::Description;
 use api::run::RunState;
 use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, condition};
-use datastore::{Artefact, Attempt};
-use engine::Wake;
+use datastore::{Artefact, Attempt, client};
 use engine::manifests::POD_FINALIZER;
 use engine::queue::Slot;
 use engine::run::{Decision, Effect, decide};
+use engine::{Read, Wake};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -37,54 +37,66 @@ pub(crate) async fn reconcile(run: Arc<TerraformRun>, context: Arc<Context>) -> 
 }
 
 async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<Wake, Error> {
-    let Some(seen) = observe::run(&run, &context).await? else {
+    let Some(mut seen) = observe::run(&run, &context).await? else {
         context.queue.leave(&run);
         return Ok(Wake::OnChange);
     };
     let now = (context.now)();
     let settings = &context.settings;
-    let mut decision = decide(&seen.view(now, settings, Slot::Free));
+    let mut slot = Slot::Free;
+    let mut decision = decide(&seen.view(now, settings, slot.clone()));
     // Kept until the pod is made: nobody else counts the runners in between.
     let mut _turn = None;
     if decision.wants_runner() {
         if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
-            let (slot, turn) =
-                context.queue.ask(wish, settings.max_runner_pods, &context.client, now).await?;
-            _turn = turn;
+            (slot, _turn) = context.queue.ask(wish, settings.max_runner_pods, &context.client, now).await?;
             if slot != Slot::Free {
-                decision = decide(&seen.view(now, settings, slot));
+                decision = decide(&seen.view(now, settings, slot.clone()));
             }
         }
     } else {
         context.queue.leave(&seen.run);
     }
-    let frees = decision.frees_runner();
-    let wake = decision.wake;
-    act(&seen.run, decision, &context).await?;
-    if frees {
+    if let Acted::Described(stored) = act(&seen.run, &decision, &context).await? {
+        seen.described = Read::Present(*stored);
+        decision = decide(&seen.view(now, settings, slot));
+        act(&seen.run, &decision, &context).await?;
+    }
+    if decision.frees_runner() {
         context.queue.wake_next(now);
     }
-    Ok(wake)
+    Ok(decision.wake)
 }
 
-async fn act(run: &TerraformRun, decision: Decision, context: &Context) -> Result<(), Error> {
+enum Acted {
+    Whole,
+    /// Nothing was done: an earlier, interrupted round told the runner of this attempt something else, and what is stored is never
+    /// changed.
+    Described(Box<Description>),
+}
+
+async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Result<Acted, Error> {
     let mut run = run.clone();
-    for effect in decision.effects {
+    for effect in &decision.effects {
         match effect {
-            Effect::TakeLock { lease, from } => lock::take(&lease, from.as_deref(), &run, context).await?,
-            Effect::ReleaseLock { lease } => lock::release(&lease, &run, context).await?,
-            Effect::PutDescription(description) => put_description(&description, context).await?,
+            Effect::TakeLock { lease, from } => lock::take(lease, from.as_deref(), &run, context).await?,
+            Effect::ReleaseLock { lease } => lock::release(lease, &run, context).await?,
+            Effect::PutDescription(description) => {
+                if let Some(stored) = put_description(description, context).await? {
+                    return Ok(Acted::Described(Box::new(stored)));
+                }
+            }
             Effect::Audit(entry) => {
                 let doing = storing("write down what is about to be changed");
-                context.datastore.audit_append(&entry).await.map_err(doing)?;
+                context.datastore.audit_append(entry).await.map_err(doing)?;
             }
-            Effect::SetStatus(next) => run = set_status(run, *next, context).await?,
-            Effect::CreatePod(pod) => create_pod(&pod, context).await?,
-            Effect::StopPod { name } => stop_pod(&name, &run, context).await?,
-            Effect::DeletePod { name } => delete_pod(&name, &run, context).await?,
+            Effect::SetStatus(next) => run = set_status(run, next, context).await?,
+            Effect::CreatePod(pod) => create_pod(pod, context).await?,
+            Effect::StopPod { name } => stop_pod(name, &run, context).await?,
+            Effect::DeletePod { name } => delete_pod(name, &run, context).await?,
         }
     }
-    Ok(())
+    Ok(Acted::Whole)
 }
 
 /// The run that an annotation of its layer cancels.
@@ -93,27 +105,34 @@ pub(crate) fn canceled_by(layer: TerraformLayer) -> Option<ObjectRef<TerraformRu
     Some(ObjectRef::new(run).within(&layer.namespace()?))
 }
 
-async fn put_description(description: &Description, context: &Context) -> Result<(), Error> {
+/// The answer is what was stored for the attempt before, where that is something else.
+async fn put_description(description: &Description, context: &Context) -> Result<Option<Description>, Error> {
     let attempt = Attempt::new(&*description.run_uid, description.attempt).map_err(Error::BadUid)?;
-    context
-        .datastore
-        .artefact_put(&attempt, Artefact::Spec, description.to_bytes().into())
-        .await
-        .map_err(storing("store what the runner is to do"))
+    let content = description.to_bytes().into();
+    let refused = match context.datastore.artefact_put(&attempt, Artefact::Spec, content).await {
+        Ok(()) => return Ok(None),
+        Err(error) => error,
+    };
+    if matches!(refused, client::Error::Conflict(_))
+        && let Some(stored) = observe::description(&attempt, context).await?
+    {
+        return Ok(Some(stored));
+    }
+    Err(storing("store what the runner is to do")(refused))
 }
 
 async fn set_status(
     run: TerraformRun,
-    next: TerraformRunStatus,
+    next: &TerraformRunStatus,
     context: &Context,
 ) -> Result<TerraformRun, Error> {
-    if run.status.as_ref() == Some(&next) {
+    if run.status.as_ref() == Some(next) {
         return Ok(run);
     }
     let api = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
     let before = run.status.clone().unwrap_or_default();
     let mut changed = run;
-    changed.status = Some(next);
+    changed.status = Some(next.clone());
     let run = status::replace(&api, &changed, "write the run's status").await?;
     tell(&before, &run, context);
     Ok(run)

@@ -1,6 +1,6 @@
 //! What the run controller reads before it decides.
 
-use api::attempt::Outcome;
+use api::attempt::{Description, Outcome};
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use datastore::{Artefact, Attempt};
@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 
 use super::lock;
 use crate::Context;
-use crate::error::{Error, doing};
+use crate::error::{Error, doing, storing};
 use crate::source::{Place, Waiting};
 
 pub(super) struct Seen {
@@ -24,6 +24,8 @@ pub(super) struct Seen {
     pod: Option<Pod>,
     outcome: Read<Outcome>,
     lock: Read<Lock>,
+    /// Looked at only when the datastore refuses another description.
+    pub(super) described: Read<Description>,
 }
 
 impl Seen {
@@ -38,6 +40,7 @@ impl Seen {
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
             slot: Read::Present(slot),
+            described: self.described.as_ref(),
             settings,
         }
     }
@@ -87,7 +90,8 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,
     };
-    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock }))
+    let described = Read::Unknown;
+    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock, described }))
 }
 
 async fn observe_layer(
@@ -131,4 +135,15 @@ async fn observe_outcome(
         },
         Err(error) => unknown(&error),
     })
+}
+
+/// More than any description holds.
+const DESCRIPTION_LIMIT: u64 = 1024 * 1024;
+
+/// What the runner of an attempt was told, if it was told anything. One that cannot be understood is as good as unread.
+pub(super) async fn description(attempt: &Attempt, context: &Context) -> Result<Option<Description>, Error> {
+    let doing = || storing("read what the runner was told before");
+    let bytes =
+        context.datastore.artefact_get(attempt, Artefact::Spec, DESCRIPTION_LIMIT).await.map_err(doing())?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }

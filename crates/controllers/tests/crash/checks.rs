@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::label;
-use api::run::{Action, TerraformRunSpec};
+use api::run::{Action, Mode, TerraformRunSpec};
+use api::text::Sha256;
+use api::{annotation, label};
 use engine::names::{self, Wish};
 use serde_json::Value;
-use testkit::faults::{Event, Seam};
+use testkit::faults::{Event, Fault, Seam};
 
-use crate::stage::Exec;
+use crate::stage::{Exec, place};
 use crate::workloads::Workload;
 use crate::world::World;
 
@@ -28,6 +29,11 @@ pub fn all(workload: &Workload, world: &World) -> Vec<String> {
     found.extend(one_mutator(execs));
     found.extend(fences(&history, execs));
     found.extend(approved(workload, world));
+    found.extend(fresh(execs));
+    found.extend(written_down(&history, execs));
+    found.extend(destroyed_if_asked(&history, execs));
+    found.extend(bounded_runners(workload, &api));
+    found.extend(cancel_honoured(&history, execs));
     found.extend(at_most_once(execs));
     found.extend(results_kept(&api, execs));
     found.extend(states(&api));
@@ -47,7 +53,7 @@ fn one_mutator(execs: &[Exec]) -> Vec<String> {
         let end = exec.end.unwrap_or(usize::MAX);
         for other in &execs[at + 1..] {
             let same =
-                other.description.action.mutates() && other.description.state == exec.description.state;
+                other.description.action.mutates() && place(&other.description) == place(&exec.description);
             if same && other.start < end {
                 found.push(format!("S1: {} and {} applied at once", exec.pod_uid, other.pod_uid));
             }
@@ -59,10 +65,10 @@ fn one_mutator(execs: &[Exec]) -> Vec<String> {
 /// S1b: fences grow with every start, and what comes with a lower one than was seen is refused.
 fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut highest: BTreeMap<Sha256, u64> = BTreeMap::new();
     for exec in execs.iter().filter(|exec| exec.description.action.mutates()) {
         let fence = exec.description.fence;
-        let before = highest.insert(exec.description.state.as_str(), fence).unwrap_or(0);
+        let before = highest.insert(place(&exec.description), fence).unwrap_or(0);
         if fence <= before {
             found.push(format!("S1b: an apply started under fence {fence} after one under {before}"));
         }
@@ -82,6 +88,127 @@ fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
     found
 }
 
+/// S3: what is applied was planned from the state as it is.
+fn fresh(execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    for exec in execs {
+        let Some(plan) = exec.description.plan.as_ref() else { continue };
+        let made = execs.iter().find(|other| other.plan.as_ref() == Some(&plan.sha256));
+        if let Some(made) = made.filter(|made| made.base != exec.base) {
+            let (from, now) = (&made.base, &exec.base);
+            found
+                .push(format!("S3: plan {} was made from {from:?}, applied to {now:?}", plan.sha256.short()));
+        }
+    }
+    found
+}
+
+/// S23: what is about to change infrastructure stands in the audit before it starts.
+fn written_down(history: &[Event], execs: &[Exec]) -> Vec<String> {
+    let is_entry = |event: &&Event, exec: &Exec| {
+        event.site.seam == Seam::Datastore
+            && event.site.target.starts_with("audit")
+            && event.is_done()
+            && event.sent["runUid"] == exec.description.run_uid.as_str()
+            && event.sent["attempt"] == exec.description.attempt
+    };
+    execs
+        .iter()
+        .filter(|exec| exec.description.action.mutates())
+        .filter(|exec| !history[..exec.start].iter().any(|event| is_entry(&event, exec)))
+        .map(|exec| format!("S23: {} started and is not in the audit", exec.description.run))
+        .collect()
+}
+
+/// S7: a layer goes after its infrastructure where its policy says so, and nothing is destroyed where it does not.
+fn destroyed_if_asked(history: &[Event], execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, event) in history.iter().enumerate() {
+        let layer = &event.answer;
+        let held = layer["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let let_go = event.site.target == "terraformlayers"
+            && event.is_write()
+            && event.is_done()
+            && !layer["metadata"]["deletionTimestamp"].is_null()
+            && !held;
+        if !let_go {
+            continue;
+        }
+        let uid = text(&layer["metadata"]["uid"]);
+        let mut destroys = execs.iter().filter(|exec| {
+            exec.description.layer_uid == uid
+                && exec.description.mode == Mode::Destroy
+                && exec.description.action.mutates()
+        });
+        let name = text(&layer["metadata"]["name"]);
+        if layer["spec"]["deletionPolicy"] != "Destroy" {
+            found.extend(destroys.map(|_| format!("S7: layer {name} was destroyed and nobody asked for it")));
+        } else if !destroys.any(|exec| {
+            exec.end.is_some_and(|end| end <= at)
+                && exec.reported.as_ref().is_some_and(|report| report.exit_code == 0)
+        }) {
+            found.push(format!("S7: layer {name} went before its infrastructure"));
+        }
+    }
+    found
+}
+
+/// S20: no more runners at the same time than allowed, at any moment.
+fn bounded_runners(workload: &Workload, api: &[&Event]) -> Vec<String> {
+    let most = usize::try_from(workload.cap).unwrap();
+    let mut found = Vec::new();
+    let mut at_work: BTreeSet<&str> = BTreeSet::new();
+    for event in api.iter().filter(|event| event.is_done() && event.is_write()) {
+        let pod = &event.answer;
+        match (event.site.verb.as_str(), event.site.target.as_str()) {
+            ("POST", "pods") => {
+                at_work.insert(text(&pod["metadata"]["uid"]));
+                if most > 0 && at_work.len() > most {
+                    found.push(format!("S20: {} runners work at the same time", at_work.len()));
+                }
+            }
+            (_, "pods/status") if matches!(text(&pod["status"]["phase"]), "Succeeded" | "Failed") => {
+                at_work.remove(text(&pod["metadata"]["uid"]));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// S25: a run that was canceled before it started never starts, and one at work is told to stop once.
+fn cancel_honoured(history: &[Event], execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for (at, event) in history.iter().enumerate().filter(|(_, event)| event.is_done()) {
+        let object = &event.answer;
+        let uid = text(&object["metadata"]["uid"]);
+        match (event.site.verb.as_str(), event.site.target.as_str()) {
+            ("PATCH", "terraformruns")
+                if object["metadata"]["annotations"][annotation::CANCEL].is_string() =>
+            {
+                let late = execs.iter().filter(|exec| exec.description.run_uid == uid && exec.start > at);
+                // An attempt that was written down before the wish may still get its pod.
+                let late = late.filter(|_| object["status"]["attempts"].is_null());
+                found.extend(
+                    late.map(|exec| format!("S25: {} was canceled and started", exec.description.run)),
+                );
+            }
+            ("DELETE", "pods") => {
+                let works = text(&object["status"]["phase"]) == "Running";
+                if works && event.fault != Some(Fault::Repeat) && !told.insert(uid) {
+                    found.push(format!(
+                        "S25: pod {} was told to stop twice",
+                        text(&object["metadata"]["name"])
+                    ));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 /// S2 and S3: what is applied is a plan made of this state and commit, and somebody allowed these bytes.
 fn approved(workload: &Workload, world: &World) -> Vec<String> {
     let automatic = (workload.layers)().is_ok_and(|layers| {
@@ -97,7 +224,7 @@ fn approved(workload: &Workload, world: &World) -> Vec<String> {
         };
         let made = world.stage.execs.iter().any(|other| {
             other.plan.as_ref() == Some(plan)
-                && other.description.state == exec.description.state
+                && place(&other.description) == place(&exec.description)
                 && other.description.revision == exec.description.revision
         });
         if !made {
@@ -140,7 +267,7 @@ fn results_kept(api: &[&Event], execs: &[Exec]) -> Vec<String> {
         let attempt = attempts.into_iter().flatten().find(|attempt| attempt["number"] == number);
         let kept = attempt.is_some_and(|attempt| {
             attempt["exitCode"] == report.exit_code
-                && attempt["reason"] == report.reason
+                && reads_as(&attempt["reason"], report.reason)
                 && attempt["logDigest"] == report.log.as_str()
         });
         if !kept {
@@ -154,6 +281,11 @@ fn results_kept(api: &[&Event], execs: &[Exec]) -> Vec<String> {
         }
     }
     found
+}
+
+/// What was interrupted because somebody canceled it is told as that.
+fn reads_as(told: &Value, reported: &str) -> bool {
+    told == reported || (told == "Canceled" && reported == "Interrupted")
 }
 
 /// S5: states move along the graph, and a terminal one never changes.

@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use api::attempt::Description;
+use api::backend::Backend;
 use api::label;
-use api::run::Action;
+use api::run::{Action, Mode};
 use api::text::{CommitId, Sha256};
 use axum::Router;
 use datastore::client::LockChange;
 use datastore::{Artefact, Attempt, StateId};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use testkit::faults::{Faults, InProcess};
@@ -32,6 +33,10 @@ pub enum Verdict {
     Die,
     /// The node says that the pod failed, but the process lives on and writes when nobody expects it any more.
     Haunt,
+    /// Works until its pod is told to stop, and stops then.
+    Linger,
+    /// The same for the first execution of all; others succeed.
+    LingerIfFirst,
 }
 
 /// One execution of the tool.
@@ -46,6 +51,15 @@ pub struct Exec {
     pub reported: Option<Report>,
     /// The plan that it made.
     pub plan: Option<Sha256>,
+    /// The state as it was when this started.
+    pub base: Base,
+}
+
+/// What a plan is made from: lineage and serial of a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Base {
+    pub lineage: String,
+    pub serial: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -59,6 +73,7 @@ pub struct Report {
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     pub serial: u64,
+    /// Nothing is there before the first apply and after a destroy.
     pub applied: Option<CommitId>,
     pub drifted: bool,
 }
@@ -75,9 +90,25 @@ pub struct Stage {
     verdict: fn(Action, usize) -> Verdict,
     processes: BTreeMap<String, Process>,
     zombies: Vec<usize>,
+    /// Something works that ends only when somebody says so.
+    pub awaits_people: bool,
     pub execs: Vec<Exec>,
     pub truths: BTreeMap<String, Truth>,
     scratch: tempfile::TempDir,
+}
+
+/// Code below this path names a backend, always the same one.
+pub const ELSEWHERE: &str = "elsewhere/";
+
+fn own_backend(description: &Description) -> Option<Backend> {
+    let settings = [("bucket".to_owned(), "states".to_owned())].into();
+    let backend = Backend { kind: "s3".to_owned(), settings };
+    description.path.as_str().starts_with(ELSEWHERE).then_some(backend)
+}
+
+/// Where the state of an execution really is, whatever the controllers believe.
+pub fn place(description: &Description) -> Sha256 {
+    own_backend(description).map_or_else(|| description.state.clone(), |backend| backend.sha256())
 }
 
 const LOG: &[u8] = b"done\n";
@@ -96,6 +127,7 @@ impl Stage {
             verdict,
             processes: BTreeMap::new(),
             zombies: Vec::new(),
+            awaits_people: false,
             execs: Vec::new(),
             truths: BTreeMap::new(),
             scratch: tempfile::tempdir()?,
@@ -104,12 +136,17 @@ impl Stage {
 
     /// One thing happens to one pod, or nothing is left to happen.
     pub async fn step(&mut self) -> Result<bool> {
+        self.awaits_people = false;
         let pods = Api::<Pod>::all(self.client.clone());
         let ours = ListParams::default().labels(&format!("{}=terrane", label::MANAGED_BY));
         for pod in pods.list(&ours).await?.items {
             let uid = pod.uid().unwrap_or_default();
             match self.processes.get(&uid) {
                 None => self.begin(&pod, uid).await?,
+                Some(Process::Running(exec)) if self.lingers(&pod, *exec) => {
+                    self.awaits_people = true;
+                    continue;
+                }
                 Some(Process::Running(exec)) => self.finish(&pod, uid, *exec).await?,
                 Some(Process::Ended) => continue,
             }
@@ -125,6 +162,10 @@ impl Stage {
         let bytes = bytes.with_context(|| format!("pod {} has no description", pod.name_any()))?;
         let description: Description = serde_json::from_slice(&bytes)?;
         if description.action.mutates() {
+            ensure!(
+                description.backend == own_backend(&description).map(|backend| backend.sha256()),
+                "another state"
+            );
             let id = StateId::new(description.state.as_str())?;
             let info = json!({ "ID": lock_id(&description) }).to_string();
             runner.state_lock(&id, LockChange::Take, info.into(), Some(description.fence)).await?;
@@ -133,15 +174,15 @@ impl Stage {
             let bytes = runner.artefact_get(&source, Artefact::Plan, 1 << 20).await?.context("no plan")?;
             ensure!(Sha256::of(&bytes) == plan.sha256, "the plan's bytes are not the approved ones");
             let made: Value = serde_json::from_slice(&bytes)?;
-            let serial = self.truths.entry(description.state.to_string()).or_default().serial;
-            if made["serial"] != json!(serial) {
+            if made["serial"] != json!(self.base(&description).serial) {
                 self.report(&runner, &attempt, &description, "Stale", None).await?;
                 self.processes.insert(uid, Process::Ended);
                 return self.phase(pod, "Failed", 1).await;
             }
         }
-        let start = self.faults.recorded();
+        let (start, base) = (self.faults.recorded(), self.base(&description));
         self.execs.push(Exec {
+            base,
             description,
             pod_uid: uid.clone(),
             start,
@@ -150,20 +191,37 @@ impl Stage {
             plan: None,
         });
         self.processes.insert(uid, Process::Running(self.execs.len() - 1));
+        self.bind(pod).await?;
         self.phase(pod, "Running", 0).await
+    }
+
+    fn base(&mut self, description: &Description) -> Base {
+        let truth = self.truths.entry(place(description).to_string()).or_default();
+        Base { lineage: description.state.short().to_owned(), serial: truth.serial }
+    }
+
+    fn verdict(&self, at: usize) -> Verdict {
+        let description = &self.execs[at].description;
+        let same = |exec: &&Exec| {
+            exec.description.action == description.action && exec.description.layer == description.layer
+        };
+        match (self.verdict)(description.action, self.execs[..at].iter().filter(same).count()) {
+            Verdict::LingerIfFirst if at == 0 => Verdict::Linger,
+            Verdict::LingerIfFirst => Verdict::Succeed,
+            other => other,
+        }
+    }
+
+    fn lingers(&self, pod: &Pod, at: usize) -> bool {
+        self.verdict(at) == Verdict::Linger && pod.metadata.deletion_timestamp.is_none()
     }
 
     async fn finish(&mut self, pod: &Pod, uid: String, at: usize) -> Result<()> {
         let attempt = attempt_of(pod)?;
         let runner = self.runner(pod)?;
         let description = self.execs[at].description.clone();
-        let same = |exec: &&Exec| {
-            exec.description.action == description.action && exec.description.layer == description.layer
-        };
-        let nth = self.execs[..at].iter().filter(same).count();
-        let verdict = (self.verdict)(description.action, nth);
-        let exit = match verdict {
-            Verdict::Succeed => {
+        let exit = match self.verdict(at) {
+            Verdict::Succeed | Verdict::LingerIfFirst => {
                 let plan = match description.action.mutates() {
                     true => self.apply(&runner, &description).await.map(|()| None)?,
                     false => Some(self.plan(&runner, &attempt, &description).await?),
@@ -173,11 +231,12 @@ impl Stage {
                 self.execs[at].reported = Some(report);
                 0
             }
-            Verdict::Fail => {
+            failure @ (Verdict::Fail | Verdict::Linger) => {
                 if description.action.mutates() {
                     self.unlock(&runner, &description).await?;
                 }
-                let report = self.report(&runner, &attempt, &description, "ToolFailed", None).await?;
+                let reason = if failure == Verdict::Fail { "ToolFailed" } else { "Interrupted" };
+                let report = self.report(&runner, &attempt, &description, reason, None).await?;
                 self.execs[at].reported = Some(report);
                 1
             }
@@ -198,8 +257,13 @@ impl Stage {
         attempt: &Attempt,
         description: &Description,
     ) -> Result<(Sha256, u32)> {
-        let truth = self.truths.entry(description.state.to_string()).or_default();
-        let differs = truth.drifted || truth.applied.as_ref() != Some(&description.revision);
+        let truth = self.truths.entry(place(description).to_string()).or_default();
+        let differs = match description.mode {
+            Mode::Destroy => truth.applied.is_some(),
+            Mode::Normal | Mode::RefreshOnly => {
+                truth.drifted || truth.applied.as_ref() != Some(&description.revision)
+            }
+        };
         let content =
             json!({ "state": description.state, "commit": description.revision, "serial": truth.serial,
                               "attempt": attempt.to_string() })
@@ -210,9 +274,12 @@ impl Stage {
     }
 
     async fn apply(&mut self, runner: &datastore::Client, description: &Description) -> Result<()> {
-        let truth = self.truths.entry(description.state.to_string()).or_default();
+        let truth = self.truths.entry(place(description).to_string()).or_default();
         truth.serial += 1;
-        truth.applied = Some(description.revision.clone());
+        truth.applied = match description.mode {
+            Mode::Destroy => None,
+            Mode::Normal | Mode::RefreshOnly => Some(description.revision.clone()),
+        };
         truth.drifted = false;
         let serial = truth.serial;
         self.write_state(runner, description, serial).await?;
@@ -250,7 +317,8 @@ impl Stage {
         let (exit_code, log) = (i32::from(reason != "Succeeded"), Sha256::of(LOG));
         let at: Timestamp = clock::now();
         let plan = plan.map(|(sha256, changes)| {
-            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 } })
+            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 },
+                    "backend": own_backend(description) })
         });
         let mut outcome = json!({
             "runUid": description.run_uid, "attempt": description.attempt, "action": description.action,
@@ -263,6 +331,19 @@ impl Stage {
         runner.log_append(attempt, 0, LOG.into()).await?;
         runner.artefact_put(attempt, Artefact::Result, outcome.to_string().into()).await?;
         Ok(Report { exit_code, reason, log })
+    }
+
+    /// What no node has taken yet never ran, as far as anybody knows.
+    async fn bind(&self, pod: &Pod) -> Result<()> {
+        let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let name = pod.name_any();
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": "stage" },
+        });
+        let post = PostParams::default();
+        let _: Value = api.create_subresource("binding", &name, &post, &binding).await?;
+        Ok(())
     }
 
     async fn phase(&self, pod: &Pod, phase: &str, exit: i32) -> Result<()> {
@@ -294,7 +375,7 @@ impl Stage {
         for at in std::mem::take(&mut self.zombies) {
             let description = self.execs[at].description.clone();
             let attempt = Attempt::new(description.run_uid.as_str(), description.attempt)?;
-            let serial = self.truths.get(description.state.as_str()).map_or(0, |truth| truth.serial) + 100;
+            let serial = self.truths.get(place(&description).as_str()).map_or(0, |truth| truth.serial) + 100;
             let runner = self.runner_of(&attempt)?;
             let _ = self.write_state(&runner, &description, serial).await;
         }

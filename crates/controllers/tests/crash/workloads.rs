@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use api::TerraformLayer;
-use api::layer::LayerState;
+use api::layer::{DeletionPolicy, LayerState};
 use api::run::Action;
 use testkit::objects::{self, Remedied};
 
@@ -20,6 +20,18 @@ pub enum Act {
     Drift,
     /// A runner that was given up writes once more.
     Haunt,
+    /// Somebody cancels every run that has not ended.
+    Cancel,
+    /// Somebody deletes every layer.
+    Delete,
+}
+
+/// What happens while a process is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meanwhile {
+    Nothing,
+    /// Every layer gets another tool.
+    Retool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +42,11 @@ pub struct Workload {
     pub verdict: fn(Action, usize) -> Verdict,
     pub acts: &'static [Act],
     pub expect: fn(&Rest, &Stage) -> Result<(), String>,
+    /// One request in so many meets a fault. A workload that mostly repeats what others do needs no more than a few.
+    pub every: usize,
+    /// How many runners may work at the same time; 0 for any number.
+    pub cap: u32,
+    pub meanwhile: Meanwhile,
 }
 
 /// The workload whose every request meets every fault.
@@ -45,129 +62,210 @@ fn automatic() -> Result<Vec<TerraformLayer>> {
     Ok(vec![objects::layer("db", "code", "db")?.auto_apply().max_retries(2)])
 }
 
-/// Two layers of one root module have one state.
+/// Two root modules whose code names the same backend: that they have one state is known only once they are planned.
 fn sharing() -> Result<Vec<TerraformLayer>> {
     Ok(vec![
-        objects::layer("left", "code", "db")?.auto_apply(),
-        objects::layer("right", "code", "db")?.auto_apply(),
+        objects::layer("left", "code", "elsewhere/left")?.auto_apply(),
+        objects::layer("right", "code", "elsewhere/right")?.auto_apply(),
     ])
 }
 
+/// Two layers that have nothing to do with one another.
+fn apart() -> Result<Vec<TerraformLayer>> {
+    Ok(vec![
+        objects::layer("left", "code", "left")?.auto_apply(),
+        objects::layer("right", "code", "right")?.auto_apply(),
+    ])
+}
+
+fn destroyed() -> Result<Vec<TerraformLayer>> {
+    let mut layers = automatic()?;
+    for layer in &mut layers {
+        layer.spec.deletion_policy = Some(DeletionPolicy::Destroy);
+    }
+    Ok(layers)
+}
+
+/// What each other one is told by its differences from.
+const PLAIN: Workload = Workload {
+    name: SIMPLEST,
+    layers: automatic,
+    processes: ONE,
+    verdict: |_, _| Verdict::Succeed,
+    acts: &[],
+    expect: |rest, stage| {
+        all_in(rest, LayerState::Idle)?;
+        in_place(stage, 'a')?;
+        equal("applies", stage.applies(), 1)
+    },
+    every: 1,
+    cap: 0,
+    meanwhile: Meanwhile::Nothing,
+};
+
 pub const ALL: &[Workload] = &[
+    PLAIN,
+    Workload { name: "another tool after a crash", meanwhile: Meanwhile::Retool, ..PLAIN },
     Workload {
-        name: SIMPLEST,
-        layers: automatic,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
-        acts: &[],
+        name: "one runner for two layers",
+        every: 3,
+        layers: apart,
+        cap: 1,
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 2)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "cancel at work and in the queue",
+        every: 3,
+        layers: apart,
+        cap: 1,
+        verdict: |action, nth| match (action, nth) {
+            (Action::Plan, 0) => Verdict::LingerIfFirst,
+            _ => Verdict::Succeed,
+        },
+        // One plan is at work and the other in the queue; both layers go on with the next commit.
+        acts: &[Act::Cancel, Act::Push],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'b')
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "cancel in mid-apply",
+        every: 2,
+        verdict: |action, nth| match (action, nth) {
+            (Action::Apply, 0) => Verdict::Linger,
+            _ => Verdict::Succeed,
+        },
+        acts: &[Act::Cancel],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 2)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "deletion that destroys",
+        every: 2,
+        layers: destroyed,
+        acts: &[Act::Delete],
+        expect: |rest, stage| {
+            equal("layers", rest.layers.len(), 0)?;
+            equal("applies", stage.applies(), 2)?;
+            match stage.truths.values().find(|truth| truth.applied.is_some()) {
+                None => Ok(()),
+                Some(left) => Err(format!("the infrastructure is still there: {left:?}")),
+            }
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "deletion that leaves all in place",
+        acts: &[Act::Delete],
+        expect: |rest, stage| {
+            equal("layers", rest.layers.len(), 0)?;
+            in_place(stage, 'a')?;
             equal("applies", stage.applies(), 1)
         },
+        ..PLAIN
     },
     Workload {
         name: "plan only",
         layers: asking,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
-        acts: &[],
         expect: |rest, stage| {
             all_in(rest, LayerState::ApplyNeeded)?;
             equal("applies", stage.applies(), 0)
         },
+        ..PLAIN
     },
     Workload {
         name: "failing plans",
-        layers: automatic,
-        processes: ONE,
+        every: 2,
         verdict: |action, nth| match (action, nth) {
             (Action::Plan, 0) => Verdict::Fail,
             (Action::Plan, 1) => Verdict::Die,
             _ => Verdict::Succeed,
         },
-        acts: &[],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 1)
         },
+        ..PLAIN
     },
     Workload {
         name: "failing applies",
-        layers: automatic,
-        processes: ONE,
+        every: 2,
         verdict: |action, nth| match (action, nth) {
             (Action::Apply, 0) => Verdict::Fail,
             (Action::Apply, 1) => Verdict::Die,
             _ => Verdict::Succeed,
         },
-        acts: &[],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 3)
         },
+        ..PLAIN
     },
     Workload {
         name: "drift",
-        layers: automatic,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
+        every: 2,
         acts: &[Act::Drift],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 2)
         },
+        ..PLAIN
     },
     Workload {
         name: "a new commit",
-        layers: automatic,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
+        every: 2,
         acts: &[Act::Push],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'b')?;
             equal("applies", stage.applies(), 2)
         },
+        ..PLAIN
     },
     Workload {
         name: "approval",
         layers: asking,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
         acts: &[Act::Approve],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 1)
         },
+        ..PLAIN
     },
     Workload {
         name: "two layers on one state",
         layers: sharing,
-        processes: ONE,
-        verdict: |_, _| Verdict::Succeed,
-        acts: &[],
         // Whichever came second finds its plan stale or without changes; both end in sync.
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')
         },
+        ..PLAIN
     },
     Workload {
         name: "two leaders",
-        layers: automatic,
         processes: &["controllers", "rival"],
-        verdict: |_, _| Verdict::Succeed,
-        acts: &[],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 1)
         },
+        ..PLAIN
     },
     HAUNTED,
 ];
@@ -175,8 +273,6 @@ pub const ALL: &[Workload] = &[
 /// The first apply is believed dead and writes after the second one has ended.
 pub const HAUNTED: Workload = Workload {
     name: "a runner that was given up",
-    layers: automatic,
-    processes: ONE,
     verdict: |action, nth| match (action, nth) {
         (Action::Apply, 0) => Verdict::Haunt,
         _ => Verdict::Succeed,
@@ -187,6 +283,7 @@ pub const HAUNTED: Workload = Workload {
         in_place(stage, 'a')?;
         equal("applies", stage.applies(), 2)
     },
+    ..PLAIN
 };
 
 pub fn named(name: &str) -> Workload {

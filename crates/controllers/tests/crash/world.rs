@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use api::TerraformLayer;
+use api::run::RunState;
 use api::text::{CommitId, LayerPath, Sha256};
+use api::{TerraformLayer, TerraformRun, annotation};
 use axum::Router;
 use controllers::{Context, Desk, Place, Reader};
 use datastore::Attempt;
@@ -23,8 +24,9 @@ use engine::manifests::RunnerSettings;
 use engine::retry::Policy;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
 use testkit::faults::{Actor, Faults, InProcess, Seam};
 use testkit::objects;
 use tokio::task::JoinSet;
@@ -33,7 +35,7 @@ use tower::Layer;
 
 use crate::clock::{self, Bells};
 use crate::stage::Stage;
-use crate::workloads::{Act, Workload};
+use crate::workloads::{Act, Meanwhile, Workload};
 
 pub const DRIFT: Duration = Duration::from_secs(30 * 60);
 /// Nothing will happen by itself for so long: the world is at rest.
@@ -60,6 +62,8 @@ pub struct World {
     head: Arc<Mutex<CommitId>>,
     people: kube::Client,
     processes: Vec<Process>,
+    cap: u32,
+    meanwhile: Meanwhile,
     store: Option<Store>,
     _lifecycle: JoinSet<()>,
     directory: tempfile::TempDir,
@@ -91,7 +95,7 @@ impl World {
         let database = directory.path().join("store.db");
         std::fs::write(&database, template()?)?;
         let store = Store::open(&database, embedded::store::Options::default())?;
-        let registry = Arc::new(Registry::new());
+        let registry = registry();
         let options = embedded::http::Options::new(Arc::new(Authorizer::new(store.clone())));
         let router = embedded::http::router_with(store.clone(), Arc::clone(&registry), options);
         let api = as_identity(router.clone(), Identity::system());
@@ -122,6 +126,8 @@ impl World {
             head: Arc::new(Mutex::new(commit('a'))),
             people,
             processes: Vec::new(),
+            cap: workload.cap,
+            meanwhile: workload.meanwhile,
             store: Some(store),
             _lifecycle: tasks,
             directory,
@@ -166,6 +172,7 @@ impl World {
         });
         settings.poll_interval = DRIFT;
         settings.drift_interval = DRIFT;
+        settings.max_runner_pods = self.cap;
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
         let client = kube::Client::new(actor.layer(Seam::Api).layer(self.api.clone()), "default");
         let context = Context::new(client, datastore, Arc::clone(&desk), Arc::new(settings), clock::now)
@@ -202,6 +209,10 @@ impl World {
             }
             if self.processes[at].actor.is_dead() {
                 self.processes[at].task.shutdown().await;
+                match self.meanwhile {
+                    Meanwhile::Nothing => {}
+                    Meanwhile::Retool => self.retool().await?,
+                }
                 self.processes[at] = self.process(self.processes[at].name)?;
                 return Ok(true);
             }
@@ -217,7 +228,11 @@ impl World {
             if self.revive().await? || self.stage.step().await? {
                 continue;
             }
-            if !self.ring(engine::later(clock::now(), LULL)) {
+            if self.stage.awaits_people
+                && let Some(act) = acts.next()
+            {
+                self.act(*act).await?;
+            } else if !self.ring(engine::later(clock::now(), LULL)) {
                 match acts.next() {
                     Some(act) => self.act(*act).await?,
                     None => return Ok(()),
@@ -279,6 +294,31 @@ impl World {
                 self.pass(DRIFT * 2).await?;
             }
             Act::Haunt => self.stage.haunt().await?,
+            Act::Cancel => {
+                let runs = Api::<TerraformRun>::default_namespaced(self.people.clone());
+                let wish = json!({ "metadata": { "annotations": { annotation::CANCEL: "jane" } } });
+                for run in runs.list(&ListParams::default()).await?.items {
+                    let state = run.status.as_ref().and_then(|status| status.state);
+                    if !state.is_some_and(RunState::is_terminal) {
+                        runs.patch(&run.name_any(), &PatchParams::default(), &Patch::Merge(&wish)).await?;
+                    }
+                }
+            }
+            Act::Delete => {
+                let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
+                for layer in self.rest().await?.layers {
+                    layers.delete(&layer.name_any(), &DeleteParams::default()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn retool(&self) -> Result<()> {
+        let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
+        let tool = json!({ "spec": { "opentofu": { "enabled": true, "version": "1.9.0" } } });
+        for layer in self.rest().await?.layers {
+            layers.patch(&layer.name_any(), &PatchParams::default(), &Patch::Merge(&tool)).await?;
         }
         Ok(())
     }
@@ -316,6 +356,12 @@ fn template() -> Result<&'static [u8]> {
         .map_err(|error| format!("{error:#}"))
     });
     made.as_deref().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// The kinds that the API serves. All worlds begin with the same definitions and change none, so they share them.
+fn registry() -> Arc<Registry> {
+    static SHARED: OnceLock<Arc<Registry>> = OnceLock::new();
+    Arc::clone(SHARED.get_or_init(|| Arc::new(Registry::new())))
 }
 
 async fn make_template() -> Result<Vec<u8>> {

@@ -29,7 +29,7 @@ pub struct Kinds {
     revision: u64,
     builtin: Arc<[Arc<Kind>]>,
     custom: BTreeMap<Arc<str>, Custom>,
-    index: HashMap<ResourceName, Arc<Kind>>,
+    index: Arc<HashMap<ResourceName, Arc<Kind>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl Registry {
     pub fn new() -> Registry {
         let table = builtin::table(BuiltinSchemas::shared());
         let kinds =
-            Kinds { revision: 0, builtin: table.into(), custom: BTreeMap::new(), index: HashMap::new() };
+            Kinds { revision: 0, builtin: table.into(), custom: BTreeMap::new(), index: Arc::default() };
         Registry {
             definitions: Collection::new("apiextensions.k8s.io", "customresourcedefinitions"),
             current: ArcSwap::from_pointee(kinds.indexed()),
@@ -93,7 +93,7 @@ impl Registry {
             custom.insert(Arc::clone(&object.key.name), entry);
         }
         let same = !changed && custom.len() == current.custom.len();
-        let index = if same { current.index.clone() } else { HashMap::new() };
+        let index = if same { Arc::clone(&current.index) } else { Arc::default() };
         let kinds =
             Kinds { revision: snapshot.revision(), builtin: Arc::clone(&current.builtin), custom, index };
         if same { kinds } else { kinds.indexed() }
@@ -110,15 +110,12 @@ fn definition(kind: &Kind) -> Option<&Arc<Definition>> {
 impl Kinds {
     fn indexed(mut self) -> Kinds {
         let custom = self.custom.values().flat_map(|c| &c.kinds);
-        self.index = custom
-            .chain(self.builtin.iter())
-            .map(|kind| {
-                (
-                    (Arc::clone(&kind.group), Arc::clone(&kind.version), Arc::clone(&kind.plural)),
-                    Arc::clone(kind),
-                )
-            })
-            .collect();
+        let named = |kind: &Arc<Kind>| {
+            let name = (Arc::clone(&kind.group), Arc::clone(&kind.version), Arc::clone(&kind.plural));
+            (name, Arc::clone(kind))
+        };
+        let index: HashMap<_, _> = custom.chain(self.builtin.iter()).map(named).collect();
+        self.index = Arc::new(index);
         self
     }
 

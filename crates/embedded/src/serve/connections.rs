@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listen::is_loopback;
 use super::stall::Impatient;
-use super::tls::{Came, Tls};
+use super::tls::{Came, Encryption};
 
 /// What one client, or many, may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl Default for Limits {
 }
 
 /// Accepts and serves until `stop`, then lets each connection finish what it is doing.
-pub(super) async fn serve(
+pub(super) async fn serve<E: Encryption>(
     listener: TcpListener,
-    tls: Arc<Tls>,
+    tls: Arc<E>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,
@@ -102,9 +102,9 @@ fn came(local: IpAddr, peer: IpAddr) -> Came {
     if is_loopback(local) || local == peer { Came::FromHere } else { Came::FromElsewhere }
 }
 
-async fn serve_one(
+async fn serve_one<E: Encryption>(
     stream: TcpStream,
-    tls: Arc<Tls>,
+    tls: Arc<E>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,

@@ -1,8 +1,8 @@
 //! What is to be done, and what a person is told about it.
 
-use api::TerraformRun;
 use api::layer::LayerState;
 use api::run::{Action, Mode, PlanSummary, RunState};
+use api::{TerraformRun, condition};
 use jiff::Timestamp;
 
 use super::history::ready_message;
@@ -46,8 +46,11 @@ pub(super) fn hold(
     Need { state, reason, why: why.into(), standing, step: Step::Hold, wake }
 }
 
+/// The reason of [`unknown`].
+pub(super) const NOT_KNOWN: &str = "Unknown";
+
 pub(super) fn unknown(why: &str) -> Need {
-    hold(LayerState::PlanNeeded, "Unknown", why, Standing::Unknown, Wake::OnChange)
+    hold(LayerState::PlanNeeded, NOT_KNOWN, why, Standing::Unknown, Wake::OnChange)
 }
 
 /// A run is under way: nothing else is started.
@@ -62,6 +65,15 @@ pub(super) fn at_work(run: &TerraformRun) -> Need {
         (Action::Apply, Mode::Destroy) => (LayerState::ApplyNeeded, "destroying"),
     };
     let run_state = run.status.as_ref().and_then(|s| s.state);
+    if let Some((reason, standing, message)) = obstacle(run) {
+        return hold(
+            state,
+            reason,
+            format!("{doing} {short} has to wait: {message}"),
+            standing,
+            Wake::OnChange,
+        );
+    }
     let (reason, why) = match run_state {
         Some(RunState::FailureGracePeriod) => ("Retrying", format!("{doing} {short} {}", ready_message(run))),
         Some(
@@ -74,6 +86,18 @@ pub(super) fn at_work(run: &TerraformRun) -> Need {
         | None => ("Running", format!("{doing} {short}")),
     };
     hold(state, reason, why, Standing::Working, Wake::OnChange)
+}
+
+/// What keeps a run from starting, beside the queue, which moves by itself.
+fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
+    let status = run.status.as_ref().filter(|status| status.state == Some(RunState::Initial))?;
+    let ready = condition::find(&status.conditions, "Ready")?;
+    let (reason, standing) = match ready.reason.as_str() {
+        "SourceUnavailable" => ("SourceUnavailable", Standing::Stuck),
+        "StateLocked" => ("StateLocked", Standing::Working),
+        _ => return None,
+    };
+    Some((reason, standing, &ready.message))
 }
 
 pub(super) fn words_of(summary: PlanSummary) -> String {

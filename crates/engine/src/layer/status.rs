@@ -1,6 +1,7 @@
 //! What people read of a decision: the status and its conditions. Nothing here decides, and nothing that merely moves with time
 //! is written.
 
+use api::backend::StateIdentity;
 use api::condition::{self, Truth};
 use api::layer::{DriftStatus, LayerState, PlanRef, Revisions, RunRef};
 use api::run::PlanSummary;
@@ -10,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::history::{History, Plan, has_failed, has_succeeded};
 use super::need::{Need, Standing};
-use super::runs::answered_sync;
+use super::runs::Asked;
 use super::{Observed, Read, drift};
 use crate::Wake;
 
@@ -49,9 +50,11 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
             summary: plan.summary,
             made_at: Time(plan.made_at),
         }),
+        state_identity: planned_on(history).cloned().or(before.state_identity),
         last_run: runs.first().cloned(),
         latest_runs: runs,
-        last_sync: answered_sync(seen, history).or(before.last_sync),
+        last_sync: Asked::Sync.answered(seen, history).or(before.last_sync),
+        last_look: Asked::Look.answered(seen, history).or(before.last_look),
         drift: drift::known(seen, history).map(drift_status),
         consecutive_failures: history
             .apply
@@ -61,6 +64,12 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
     };
     conditions(seen, history, need, &mut status);
     status
+}
+
+/// The state that the newest plan of any kind was made on. O(runs kept).
+fn planned_on<'a>(history: &History<'a>) -> Option<&'a StateIdentity> {
+    let of = |run: &&'a TerraformRun| run.status.as_ref()?.result.as_ref()?.state_identity.as_ref();
+    history.newest_first.iter().find_map(of)
 }
 
 fn drift_status(plan: &Plan<'_>) -> DriftStatus {
@@ -82,10 +91,11 @@ fn conditions(seen: &Observed<'_>, history: &History<'_>, need: &Need, status: &
     let relevant = status.revision.relevant.clone();
     let planned_relevant = relevant.is_some() && status.revision.planned == relevant;
     let plan_fresh = planned_relevant && need.state != LayerState::PlanNeeded;
-    let apply_done = history
-        .plan
-        .as_ref()
-        .is_some_and(|plan| !plan.summary.has_changes() || history.apply.is_some_and(has_succeeded));
+    let apply_done = history.plan.as_ref().is_some_and(|plan| {
+        !plan.summary.has_changes()
+            || history.apply.is_some_and(has_succeeded)
+            || drift::is_accepted(seen, history, plan)
+    });
     let drift_message = drift::known(seen, history)
         .map(|plan| format!("the infrastructure differs from the code: {}", drift::words(plan)));
     let mut set = |kind, truth, reason: &str, message: &str| {

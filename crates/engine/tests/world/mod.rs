@@ -240,6 +240,7 @@ fn finish(
             message: format!("it ended with {reason}"),
             summary,
             plan_sha256: plan,
+            state_identity: None,
             differences: Differences::default(),
         }),
         ..TerraformRunStatus::default()
@@ -286,6 +287,7 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
             differences: Differences::default(),
             lineage: None,
             serial: None,
+            backend: None,
         }),
         log_sha256: Sha256::of(b""),
     }

@@ -128,7 +128,7 @@ impl Worker {
             Latest::Gone(pod) => (pod.clone(), Presence::Gone),
         };
         match &self.reported {
-            Some((version, answered)) if *version == pod.metadata.resource_version => {
+            Some((before, answered)) if is_later(answered, before.as_deref(), &pod) => {
                 (answered.clone(), presence)
             }
             Some(_) | None => (pod, presence),
@@ -420,13 +420,13 @@ impl Worker {
         let api = self.api(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let before = match &*self.latest.borrow() {
+            Latest::Present(pod) | Latest::Gone(pod) => pod.metadata.resource_version.clone(),
+        };
         match api.patch_status(name, &params, &Patch::Strategic(&patch)).await {
             Ok(answered) => {
                 self.sent = Some((patch, answered.status.clone()));
-                let version = match &*self.latest.borrow() {
-                    Latest::Present(pod) | Latest::Gone(pod) => pod.metadata.resource_version.clone(),
-                };
-                self.reported = Some((version, Arc::new(answered)));
+                self.reported = Some((before, Arc::new(answered)));
                 self.announce(pod, status);
                 Ok(Reported::Changed)
             }
@@ -533,4 +533,42 @@ impl std::fmt::Debug for Worker {
 /// For records whose pod the API no longer has.
 pub(super) fn orphan(shared: &Shared, record: &PodRecord) -> Result<Arc<Pod>, records::Error> {
     observe::orphan(&shared.records, record).map(Arc::new)
+}
+
+/// Whether the answer to our write is later than what the watch shows, which may be ahead of the answer: somebody else can write
+/// between the two. Versions are numbers that grow; where they are not, the watch counts as soon as it shows anything new.
+fn is_later(answered: &Pod, before: Option<&str>, watched: &Pod) -> bool {
+    let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
+    let watched = watched.metadata.resource_version.as_deref();
+    match (number(answered.metadata.resource_version.as_deref()), number(watched)) {
+        (Some(answered), Some(watched)) => answered > watched,
+        (_, _) => before == watched,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(version: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.resource_version = Some(version.to_owned());
+        pod
+    }
+
+    #[test]
+    fn what_somebody_wrote_after_us_counts_although_our_answer_comes_later() {
+        for (answered, before, watched, later) in [
+            ("12", "10", "10", true),
+            ("12", "10", "11", true),
+            ("12", "10", "12", false),
+            ("12", "10", "13", false),
+            ("9", "8", "10", false),
+            ("c", "a", "a", true),
+            ("c", "a", "d", false),
+        ] {
+            let found = is_later(&pod(answered), Some(before), &pod(watched));
+            assert_eq!(found, later, "{answered} after {before}, while the watch shows {watched}");
+        }
+    }
 }

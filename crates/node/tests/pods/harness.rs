@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
-use node::config::{Config, Jobs, Schedule, ShimCommand};
+use node::config::{Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
 use node::isolation::{Isolation, UserRange};
 use node::process;
@@ -81,6 +81,7 @@ impl Harness {
             images: Images::new(vec![]).with("example.org/tool", Image::default()),
             schedule: Schedule::LeaveToScheduler,
             jobs: Jobs::LeaveToController,
+            admission: Admission::Everything,
             max_pods: 10,
             log: LogLimits::default(),
         };

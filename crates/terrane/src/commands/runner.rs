@@ -12,6 +12,8 @@ use crate::environment;
 const OURS: &str = "TERRANE_";
 /// How long an absent datastore is waited for: an apply's result is worth a long outage.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// Far beyond any plan; one that hangs must not keep a runner for ever.
+const PLAN_LIMIT: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
     let path = environment::search_path();
@@ -28,6 +30,7 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         secrets: Vec::new(),
         grace: Duration::from_secs(options.grace_seconds),
         patience: PATIENCE,
+        plan_limit: PLAN_LIMIT,
         echo: Echo::Stdout,
     });
     Ok(code.await)

@@ -54,6 +54,31 @@ impl Terrane {
         terrane
     }
 
+    /// Starts it from now on with one more variable in its environment, which no command line shows.
+    pub(crate) fn with_variable(&mut self, name: &str, value: &str) {
+        let script = self.root.path().join(format!("with-{name}"));
+        let text =
+            format!("#!/bin/sh\n{name}={value}; export {name}\nexec {} \"$@\"\n", self.binary.display());
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        self.binary = script;
+    }
+
+    /// With a program of `tools/setup` on its path, where pods that have users of their own can execute it.
+    pub(crate) fn with_program(self, name: &str) -> Self {
+        let programs = self.programs();
+        fs::create_dir_all(&programs).unwrap();
+        fs::copy(testkit::tools::tool(name).unwrap(), programs.join(name)).unwrap();
+        for path in [self.root.path(), &programs, &programs.join(name)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        self
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.root.path().join("programs")
+    }
+
     pub(crate) fn data(&self) -> PathBuf {
         self.root.path().join("data")
     }
@@ -67,11 +92,42 @@ impl Terrane {
         fs::read_to_string(self.log()).unwrap()
     }
 
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Another role of the binary on the same API, serving on `listen`.
+    pub(crate) fn role(&self, role: &str, listen: SocketAddr, more: Vec<String>) -> Guarded {
+        let mut arguments = vec![
+            format!("KUBECONFIG={}", self.data().join("kubeconfig").display()),
+            BINARY.to_owned(),
+            role.to_owned(),
+            format!("--listen={listen}"),
+        ];
+        arguments.extend(more);
+        let log = self.root.path().join(format!("{role}.log"));
+        Guarded::start(Path::new("/usr/bin/env"), &arguments, log).unwrap()
+    }
+
     /// On ports that the kernel chooses, others at every start.
     pub(crate) async fn start(&mut self, flags: &[&str]) -> Client {
-        let data = self.data();
-        let kubeconfig = data.join("kubeconfig");
+        let kubeconfig = self.data().join("kubeconfig");
         let _ = fs::remove_file(&kubeconfig);
+        self.launch(flags);
+        until("the kubeconfig is written", || {
+            self.process.as_mut().unwrap().ensure_running().unwrap();
+            std::future::ready(kubeconfig.exists().then_some(()))
+        })
+        .await;
+        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
+        let config =
+            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    /// The same, without waiting for anything.
+    pub(crate) fn launch(&mut self, flags: &[&str]) {
+        let data = self.data();
         self.starts += 1;
         let home = format!("HOME={}", self.root.path().display());
         let mut line: Vec<String> = match self.user {
@@ -82,23 +138,17 @@ impl Terrane {
                 .collect(),
             None => vec!["env".to_owned()],
         };
+        if self.programs().exists() {
+            let path = std::env::var("PATH").unwrap();
+            line.push(format!("PATH={path}:{}", self.programs().display()));
+        }
         line.push(self.binary.display().to_string());
         let fixed = ["up", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"];
         line.extend(fixed.into_iter().map(str::to_owned));
         line.push(data.display().to_string());
         line.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let program = line.remove(0);
-        let mut process = Guarded::start(Path::new(&program), &line, self.log()).unwrap();
-        until("the kubeconfig is written", || {
-            process.ensure_running().unwrap();
-            std::future::ready(kubeconfig.exists().then_some(()))
-        })
-        .await;
-        self.process = Some(process);
-        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        Client::try_from(config).unwrap()
+        self.process = Some(Guarded::start(Path::new(&program), &line, self.log()).unwrap());
     }
 
     /// Where this start serves people, as it says itself.
@@ -232,10 +282,20 @@ pub(crate) fn git(root: &Path, arguments: &[&str]) -> String {
 
 /// A repository with one root module of this code, and a layer that applies it by itself; all three are called `name`.
 pub(crate) async fn declare_layer(client: &Client, name: &str, code: &str) -> Scratch {
+    let source = declare_repository(client, name, &[(&format!("{name}/main.tf"), code)]).await;
+    declare_path(client, name, name, name).await;
+    source
+}
+
+/// A repository of these files.
+pub(crate) async fn declare_repository(client: &Client, name: &str, files: &[(&str, &str)]) -> Scratch {
     let source = Scratch::new("terrane-source-").unwrap();
     let root = source.path();
-    fs::create_dir_all(root.join(name)).unwrap();
-    fs::write(root.join(name).join("main.tf"), code).unwrap();
+    for (path, content) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
     git(root, &["init", "--quiet"]);
     git(root, &["add", "--all"]);
     git(root, &["commit", "--quiet", "--message=Start"]);
@@ -243,16 +303,20 @@ pub(crate) async fn declare_layer(client: &Client, name: &str, code: &str) -> Sc
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": name },
         "spec": { "repository": { "url": format!("file://{}", root.display()) }, "pollInterval": "1s" },
     });
+    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
+    let repository = serde_json::from_value(repository).unwrap();
+    repositories.create(&PostParams::default(), &repository).await.unwrap();
+    source
+}
+
+/// A layer that applies a path of a repository by itself.
+pub(crate) async fn declare_path(client: &Client, repository: &str, name: &str, path: &str) {
     let layer = json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
-        "spec": { "repository": { "name": name }, "branch": "main", "path": name, "remediationStrategy": { "autoApply": true } },
+        "spec": { "repository": { "name": repository }, "branch": "main", "path": path, "remediationStrategy": { "autoApply": true } },
     });
-    let post = PostParams::default();
-    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
-    repositories.create(&post, &serde_json::from_value(repository).unwrap()).await.unwrap();
     let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    layers.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
-    source
+    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
 }
 
 /// The runs of one action, in no order.
@@ -300,9 +364,15 @@ impl Gate {
         .await
     }
 
+    /// How many came so far.
+    pub(crate) fn arrived(&self) -> usize {
+        self.waiting.lock().unwrap().len()
+    }
+
     pub(crate) fn open(&self) {
         for visitor in self.waiting.lock().unwrap().iter_mut() {
-            visitor.write_all(b"go\n").unwrap();
+            // Those whose apply was broken off are gone.
+            let _ = visitor.write_all(b"go\n");
         }
     }
 
@@ -315,4 +385,24 @@ impl Gate {
         visitor.set_nonblocking(false).unwrap();
         matches!(found, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
+}
+
+/// A run of a layer that fits, as soon as there is one.
+pub(crate) async fn run_until(
+    client: &Client,
+    layer: &str,
+    what: &str,
+    fits: impl Fn(&TerraformRun) -> bool,
+) -> TerraformRun {
+    let api = Api::<TerraformRun>::namespaced(client.clone(), "default");
+    until(&format!("{layer}: {what}"), || async {
+        let runs = api.list(&ListParams::default()).await.ok()?;
+        runs.items.into_iter().find(|run| run.spec.layer.name.as_str() == layer && fits(run))
+    })
+    .await
+}
+
+/// A port that was free a moment ago.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

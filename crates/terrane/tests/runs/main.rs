@@ -1,168 +1,77 @@
 //! Runs as a person steers them, by the real binary and the real tool: the queue, cancel, Events, the audit, health and metrics,
 //! and a second controller that stands by.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod inputs;
+mod killed;
+mod takeover;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use api::run::{Action, RunState, TriggerKind};
 use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use datastore::Subject;
 use datastore::client::TokenSource;
+use harness::{BINARY, Terrane, free_address, git, run_until, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use testkit::process::{Guarded, Scratch};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_terrane");
-/// Far beyond what anything here takes, even on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(180);
-
 /// `terrane up` with one runner at a time.
-struct Terrane {
-    process: Guarded,
-    root: Scratch,
-    service: SocketAddr,
+async fn start() -> (Terrane, Client) {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&["--max-runner-pods", "1"]).await;
+    (terrane, client)
 }
 
-impl Terrane {
-    async fn start() -> (Self, Client) {
-        let root = Scratch::new("terrane-runs-").unwrap();
-        let service = free_address();
-        let (data, listen) = (root.path().join("data"), service.to_string());
-        let kubeconfig = data.join("kubeconfig");
-        let arguments = ["up", "--max-runner-pods", "1", "--api-listen", "127.0.0.1:0", "--listen", &listen];
-        let arguments: Vec<&str> =
-            arguments.into_iter().chain(["--data-dir", data.to_str().unwrap()]).collect();
-        let mut process = Guarded::start(Path::new(BINARY), &arguments, root.path().join("up.log")).unwrap();
-        until("the kubeconfig is written", || {
-            process.ensure_running().unwrap();
-            std::future::ready(kubeconfig.exists().then_some(()))
-        })
-        .await;
-        let config = Kubeconfig::read_from(&kubeconfig).unwrap();
-        let config =
-            kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
-        (Self { process, root, service }, Client::try_from(config).unwrap())
-    }
-
-    fn data(&self) -> PathBuf {
-        self.root.path().join("data")
-    }
-
-    fn command(&self, arguments: &[&str]) -> String {
-        let output = Command::new(BINARY)
-            .args(arguments)
-            .env("KUBECONFIG", self.data().join("kubeconfig"))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Another role of the binary on the same API, serving on `listen`.
-    fn role(&self, role: &str, listen: SocketAddr, more: Vec<String>) -> Guarded {
-        let kubeconfig = self.data().join("kubeconfig");
-        let mut arguments = vec![
-            format!("KUBECONFIG={}", kubeconfig.display()),
-            BINARY.to_owned(),
-            role.to_owned(),
-            format!("--listen={listen}"),
-        ];
-        arguments.extend(more);
-        let log = self.root.path().join(format!("{role}.log"));
-        Guarded::start(Path::new("/usr/bin/env"), &arguments, log).unwrap()
-    }
-
-    fn second_datastore(&self, listen: SocketAddr) -> Guarded {
-        let place = |name: &str| self.root.path().join(name).display().to_string();
-        let more = vec![format!("--directory={}", place("objects")), format!("--keys={}", place("keys"))];
-        self.role("datastore", listen, more)
-    }
-
-    fn second_controller(&self, listen: SocketAddr) -> Guarded {
-        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
-        let more = vec![
-            format!("--datastore-url=http://{}", self.service),
-            format!("--token-file={}", text(self.data().join("controller-token"))),
-            "--runner-image=terrane.dev/local".to_owned(),
-            format!("--git-dir={}", text(self.root.path().join("git"))),
-            "--log-format=json".to_owned(),
-        ];
-        self.role("controller", listen, more)
-    }
+fn told(output: std::process::Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
-impl Drop for Terrane {
-    fn drop(&mut self) {
-        let state = self.data().join("node");
-        let pods = node::config::pods_directory(&state, &node::isolation::Isolation::detect(&state));
-        let _ = fs::remove_dir_all(pods);
-    }
+fn second_datastore(terrane: &Terrane, listen: SocketAddr) -> Guarded {
+    let place = |name: &str| terrane.root().join(name).display().to_string();
+    let more = vec![format!("--directory={}", place("objects")), format!("--keys={}", place("keys"))];
+    terrane.role("datastore", listen, more)
 }
 
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+async fn second_controller(terrane: &Terrane, listen: SocketAddr) -> Guarded {
+    let more = vec![
+        format!("--datastore-url=http://{}", terrane.service().await),
+        format!("--token-file={}", terrane.data().join("controller-token").display()),
+        "--runner-image=terrane.dev/local".to_owned(),
+        format!("--git-dir={}", terrane.root().join("git").display()),
+        "--log-format=json".to_owned(),
+    ];
+    terrane.role("controller", listen, more)
 }
 
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
-    let wait = async {
-        loop {
-            if let Some(found) = probe().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, wait)
-        .await
-        .unwrap_or_else(|_| panic!("not so within {DEADLINE:?}: {what}"))
-}
-
-async fn end(process: &mut Guarded) {
+async fn end_role(mut process: Guarded) {
     let pid = i32::try_from(process.pid()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
     let status = until("the process has ended", || std::future::ready(process.exited().unwrap())).await;
     assert_eq!(status.code(), Some(0));
 }
 
-/// A run of a layer that fits, as soon as there is one.
-async fn run_until(
-    client: &Client,
-    layer: &str,
-    what: &str,
-    fits: impl Fn(&TerraformRun) -> bool,
-) -> TerraformRun {
-    let api = Api::<TerraformRun>::namespaced(client.clone(), "default");
-    until(&format!("{layer}: {what}"), || async {
-        let runs = api.list(&ListParams::default()).await.ok()?;
-        runs.items.into_iter().find(|run| run.spec.layer.name.as_str() == layer && fits(run))
-    })
-    .await
+async fn end(mut terrane: Terrane) {
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
 }
 
 fn reason(run: &TerraformRun) -> &str {
     let conditions = run.status.as_ref().map_or(&[][..], |status| &status.conditions);
     condition::find(conditions, "Ready").map_or("", |ready| ready.reason.as_str())
-}
-
-fn git(root: &Path, arguments: &[&str]) {
-    let output = Command::new("git")
-        .current_dir(root)
-        .args(["-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "init.defaultBranch=main"])
-        .args(arguments)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A repository with a layer whose apply writes to `marks` and waits for `gate`, and one that just applies.
@@ -237,7 +146,7 @@ fn a_datastore_takes_no_tokens_in_clear_from_the_network() {
 
 #[tokio::test]
 async fn an_apply_whose_run_is_deleted_leaves_neither_pod_nor_lock() {
-    let (mut terrane, client) = Terrane::start().await;
+    let (terrane, client) = start().await;
     let world = shared_world();
     let source = Scratch::new("terrane-source-").unwrap();
     make_source(source.path(), world.path());
@@ -272,12 +181,13 @@ async fn an_apply_whose_run_is_deleted_leaves_neither_pod_nor_lock() {
         condition::is_true(&status.conditions, "Ready").then_some(())
     })
     .await;
-    end(&mut terrane.process).await;
+    end(terrane).await;
 }
 
 #[tokio::test]
 async fn runs_queue_are_canceled_told_counted_and_written_down() {
-    let (mut terrane, client) = Terrane::start().await;
+    let (terrane, client) = start().await;
+    let service = terrane.service().await;
     let world = shared_world();
     let source = Scratch::new("terrane-source-").unwrap();
     make_source(source.path(), world.path());
@@ -292,11 +202,11 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     let ready = condition::find(&queued.status.as_ref().unwrap().conditions, "Ready").unwrap();
     assert_eq!(ready.message, "queued: at most 1 runners work at the same time");
     assert!(queued.status.as_ref().unwrap().attempts.is_empty(), "it did not start");
-    let (_, text) = page(terrane.service, "/metrics").await.unwrap();
+    let (_, text) = page(service, "/metrics").await.unwrap();
     assert!(text.lines().any(|line| line == "terrane_queue_length 1"), "{text}");
 
     // Canceled in mid-apply: asked to stop, its end recorded, its lock given back; the queue goes on.
-    let told = terrane.command(&["cancel", "slow"]);
+    let told = told(terrane.command(&["cancel", "slow"]));
     assert!(told.contains("is asked to stop"), "{told}");
     let apply = |run: &TerraformRun| run.spec.action == Action::Apply && reason(run) == "Canceled";
     let canceled = run_until(&client, "slow", "its apply is canceled", apply).await;
@@ -323,28 +233,28 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     assert_eq!(told.iter().filter(|found| *found == "Canceled").count(), 1, "{told:?}");
 
     let token = TokenSource::File(terrane.data().join("controller-token"));
-    let datastore = datastore::Client::new(&format!("http://{}", terrane.service), token).unwrap();
+    let datastore = datastore::Client::new(&format!("http://{}", service), token).unwrap();
     let records = datastore.audit_list(&Subject::new("default", "slow").unwrap()).await.unwrap();
     let first = records.first().expect("the apply was written down");
     assert_eq!((&first.entry.run, first.entry.trigger), (&canceled.name_any(), TriggerKind::Auto));
     assert!(first.at <= status.attempts.first().unwrap().finished_at.as_ref().unwrap().0);
 
-    let (code, text) = page(terrane.service, "/readyz").await.unwrap();
+    let (code, text) = page(service, "/readyz").await.unwrap();
     assert_eq!(code, 200, "{text}");
     assert!(text.contains("[+]leader ok: leads, term 1"), "{text}");
-    let (_, text) = page(terrane.service, "/metrics").await.unwrap();
+    let (_, text) = page(service, "/metrics").await.unwrap();
     let counted = "terrane_runs_total{action=\"apply\",result=\"Canceled\"} 1";
     assert!(text.lines().any(|line| line == counted), "{text}");
     assert!(text.lines().any(|line| line == "terrane_leader 1"), "{text}");
 
     let listen = free_address();
-    let mut second = terrane.second_controller(listen);
+    let mut second = second_controller(&terrane, listen).await;
     let text = ready_page(&mut second, listen).await;
     assert!(text.contains("[+]leader ok: stands by"), "{text}");
-    end(&mut second).await;
+    end_role(second).await;
 
     let listen = free_address();
-    let mut second = terrane.second_datastore(listen);
+    let mut second = second_datastore(&terrane, listen);
     let text = ready_page(&mut second, listen).await;
     assert!(text.contains("[+]artefacts ok"), "{text}");
     let token = TokenSource::File(terrane.data().join("controller-token"));
@@ -354,6 +264,6 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     assert_eq!(records.iter().map(|record| &record.entry).collect::<Vec<_>>(), [&first.entry]);
     let (code, _) = page(listen, "/v1/audit/default/slow").await.unwrap();
     assert_eq!(code, 401, "nobody without a token");
-    end(&mut second).await;
-    end(&mut terrane.process).await;
+    end_role(second).await;
+    end(terrane).await;
 }

@@ -1,0 +1,45 @@
+//! An attempt that was described before a crash and never written down: no pod was made for it, so nothing of it began.
+//!
+//! A description is written once. What the layer says may have changed since, its tool for example; then the stored description
+//! stands, as if the change had come a moment later.
+
+use api::attempt::Description;
+
+/// Whether the stored description is of the very attempt that is to begin: everything that a promise rests on is the same. What
+/// only says how the work is done may differ.
+pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
+    let Description {
+        namespace,
+        layer,
+        layer_uid,
+        run,
+        run_uid,
+        attempt,
+        fence,
+        action,
+        mode,
+        revision,
+        bundle: _,
+        path: _,
+        workspace: _,
+        tool: _,
+        tool_version: _,
+        terragrunt: _,
+        state,
+        backend,
+        plan,
+    } = stored;
+    namespace == &wanted.namespace
+        && layer == &wanted.layer
+        && layer_uid == &wanted.layer_uid
+        && run == &wanted.run
+        && run_uid == &wanted.run_uid
+        && attempt == &wanted.attempt
+        && fence == &wanted.fence
+        && action == &wanted.action
+        && mode == &wanted.mode
+        && revision == &wanted.revision
+        && state == &wanted.state
+        && backend == &wanted.backend
+        && plan == &wanted.plan
+}

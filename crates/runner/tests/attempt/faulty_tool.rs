@@ -1,0 +1,72 @@
+//! Tools that misbehave as the real ones do only on a bad day: each ends its attempt with words that say what happened.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+/// A directory with a `terraform` that works until it is asked for a plan.
+fn tool(world: &World, name: &str, plan: &str) -> PathBuf {
+    let directory = world.dir.path().join("tools").join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    let program = directory.join("terraform");
+    let script = format!(
+        "#!/bin/sh\ncase \"$1\" in\n  version) echo '{{\"terraform_version\": \"1.9.9\"}}' ;;\n  plan) {plan} ;;\nesac\n"
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+/// A plan by such a tool; each in a directory of its own, so that they need not wait for one another.
+async fn plan_by(world: &World, name: &str, script: &str, limit: Duration) -> Outcome {
+    world.describe(&world.description(name, Action::Plan, 0)).await;
+    let options = world.options(name);
+    let options = RunnerOptions {
+        search_path: [tool(world, name, script), "/usr/bin".into(), "/bin".into()].into(),
+        work_dir: world.dir.path().join("work-of").join(name),
+        grace: Duration::from_millis(200),
+        plan_limit: limit,
+        ..options
+    };
+    world.run_with(options, std::future::pending()).await
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_tool_that_misbehaves_ends_its_attempt_with_clear_words() {
+    let world = World::new(&[("envs/prod/main.tf", "")]).await;
+    // In long lines, so that the test is about the amount and not about the number of lines.
+    let noise = "head -c 20000000 /dev/zero | tr '\\0' x | fold -w 20000; exit 1";
+    let cases = [
+        ("hangs", "trap '' INT; sleep 100000", Duration::from_secs(1)),
+        ("floods", noise, LONG),
+        ("mumbles", "printf '\\377\\376 Error: caf\\351 closed\\n\\nError: na\\303\\n'; exit 1", LONG),
+        ("dies", "kill -SEGV $$", LONG),
+        ("asks", "echo 'Enter a value:'; read -r answer || { echo 'Error: no answer'; exit 1; }", LONG),
+    ];
+    let outcomes = cases.map(|(name, script, limit)| plan_by(&world, name, script, limit));
+    let [hangs, floods, mumbles, dies, asks] = futures::future::join_all(outcomes).await.try_into().unwrap();
+
+    assert_eq!(hangs.reason, Reason::Interrupted);
+    assert_eq!(
+        hangs.message,
+        "took longer than 1s and was stopped: terraform plan was stopped; it ended with signal 9"
+    );
+    assert!(world.log_of("hangs").await.contains("It took longer than 1s and was stopped"));
+
+    assert_eq!((floods.reason, floods.exit_code), (Reason::ToolFailed, 1));
+    assert_eq!(floods.message, "terraform plan ended with exit code 1; the log says more");
+    assert!(world.log_of("floods").await.len() > 20_000_000, "all of it is kept");
+
+    assert_eq!(mumbles.reason, Reason::ToolFailed);
+    let log = world.log_of("mumbles").await;
+    assert!(log.contains("\u{fffd}\u{fffd} Error: caf\u{fffd} closed"), "{log}");
+    assert!(mumbles.message.starts_with("na\u{fffd}"), "{}", mumbles.message);
+
+    assert_eq!((dies.reason, dies.exit_code), (Reason::Interrupted, 128 + 11));
+    assert_eq!(dies.message, "terraform plan was killed by signal 11 from outside");
+
+    assert_eq!(asks.reason, Reason::ToolFailed);
+    assert!(asks.message.starts_with("no answer"), "{}", asks.message);
+}

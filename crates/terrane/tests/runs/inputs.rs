@@ -1,0 +1,168 @@
+//! What people get wrong, and what repositories contain that they should not: each is told on the layer it concerns, in words that
+//! say what to do, and no other layer waits for it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use api::{TerraformLayer, TerraformRepository, condition};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::process::Scratch;
+
+use crate::harness::{Terrane, git, is, layer_until, why};
+
+struct Bad {
+    layer: &'static str,
+    repository: &'static str,
+    branch: &'static str,
+    path: &'static str,
+    says: &'static str,
+}
+
+const BAD: [Bad; 8] = [
+    Bad { layer: "unparsable", repository: "code", branch: "main", path: "unparsable", says: "main.tf" },
+    Bad {
+        layer: "misplaced",
+        repository: "code",
+        branch: "main",
+        path: "nowhere",
+        says: "nowhere does not exist at commit",
+    },
+    Bad {
+        layer: "branchless",
+        repository: "code",
+        branch: "absent",
+        path: "fine",
+        says: "branch absent: no such branch or tag",
+    },
+    Bad {
+        layer: "hollow",
+        repository: "hollow",
+        branch: "main",
+        path: "fine",
+        says: "branch main: no such branch or tag",
+    },
+    Bad {
+        layer: "vanished",
+        repository: "vanished",
+        branch: "main",
+        path: "fine",
+        says: "was not found; check the URL",
+    },
+    Bad {
+        layer: "linked",
+        repository: "linked",
+        branch: "main",
+        path: "fine",
+        says: "fine/passwd in commit",
+    },
+    Bad {
+        layer: "locked-out",
+        repository: "locked-out",
+        branch: "main",
+        path: "fine",
+        says: "Secret absent, named in spec.repository.credentials, does not exist in namespace default; create it there",
+    },
+    Bad {
+        layer: "homeless",
+        repository: "nobody",
+        branch: "main",
+        path: "fine",
+        says: "repository nobody not found in this namespace",
+    },
+];
+
+fn repository(name: &str, url: &str) -> Value {
+    json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": name },
+        "spec": { "repository": { "url": url }, "pollInterval": "1s" },
+    })
+}
+
+fn layer(name: &str, repository: &str, branch: &str, path: &str) -> Value {
+    json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
+        "spec": { "repository": { "name": repository }, "branch": branch, "path": path, "remediationStrategy": { "autoApply": true } },
+    })
+}
+
+async fn declare(client: &Client, object: Value) {
+    let post = PostParams::default();
+    if object["kind"] == "TerraformLayer" {
+        let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+        layers.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+    } else {
+        let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
+        repositories.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+}
+
+fn commit_files(root: &Path, files: &[(&str, &str)]) {
+    for (path, content) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    git(root, &["init", "--quiet"]);
+    git(root, &["add", "--all"]);
+    git(root, &["commit", "--quiet", "--message=Start"]);
+}
+
+#[tokio::test]
+async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
+    let sources = Scratch::new("terrane-inputs-").unwrap();
+    let place = |name: &str| sources.path().join(name);
+    for name in ["code", "hollow", "linked"] {
+        fs::create_dir_all(place(name)).unwrap();
+    }
+    const FINE: &str = "resource \"terraform_data\" \"fine\" {}\n";
+    commit_files(&place("code"), &[("fine/main.tf", FINE), ("unparsable/main.tf", "resource \"x\" {\n")]);
+    git(&place("hollow"), &["init", "--quiet"]);
+    fs::create_dir_all(place("linked").join("fine")).unwrap();
+    symlink("/etc/passwd", place("linked").join("fine/passwd")).unwrap();
+    commit_files(&place("linked"), &[("fine/main.tf", FINE)]);
+
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let url = |name: &str| format!("file://{}", place(name).display());
+    for name in ["code", "hollow", "vanished", "linked"] {
+        declare(&client, repository(name, &url(name))).await;
+    }
+    let mut locked_out = repository("locked-out", &url("code"));
+    locked_out["spec"]["repository"]["credentials"] = json!({ "secretName": "absent" });
+    declare(&client, locked_out).await;
+    for bad in &BAD {
+        declare(&client, layer(bad.layer, bad.repository, bad.branch, bad.path)).await;
+    }
+    declare(&client, layer("fine", "code", "main", "fine")).await;
+    layer_until(&client, "fine", "applied beside all the bad ones", is("Ready")).await;
+    for bad in &BAD {
+        let told = layer_until(&client, bad.layer, bad.says, |layer| why(layer).contains(bad.says)).await;
+        let status = told.status.unwrap();
+        let ready = condition::find(&status.conditions, "Ready").unwrap();
+        assert_ne!(ready.status, "True", "{}", bad.layer);
+        assert!(ready.message.contains(bad.says), "{}: {}", bad.layer, ready.message);
+    }
+
+    for wrong in ["-oProxyCommand=touch /tmp/x", "ext::sh -c id"] {
+        let refused = create_raw(&client, repository("wrong", wrong)).await;
+        assert!(refused.contains("spec.repository.url"), "{wrong}: {refused}");
+    }
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+/// What the API answers to an object that our own types would not even hold.
+async fn create_raw(client: &Client, object: Value) -> String {
+    let request = http::Request::post("/apis/terrane.dev/v1alpha1/namespaces/default/terraformrepositories")
+        .header("content-type", "application/json")
+        .body(object.to_string().into_bytes())
+        .unwrap();
+    match client.request::<Value>(request).await {
+        Ok(made) => panic!("accepted: {made}"),
+        Err(error) => error.to_string(),
+    }
+}
