@@ -1,6 +1,10 @@
 //! The suite on a real kube-apiserver with its controllers: this is what makes the cases true.
 
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
 use conformance::{Scope, Target, cases, runner};
+use serde_json::Value;
 use testkit::cluster::RealCluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -12,4 +16,41 @@ async fn every_case_holds_on_a_real_cluster() -> anyhow::Result<()> {
         api::custom_resources().iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
     scope.install_known(&definitions).await?;
     runner::run(&target, &cases::all(), &[]).await
+}
+
+/// `cargo xtask openapi` wrote them; a newer kube-apiserver may say something else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_schemas_of_built_in_kinds_are_those_of_the_real_server() -> anyhow::Result<()> {
+    let kept: Value = serde_json::from_str(include_str!("../../embedded/src/kinds/openapi.json"))?;
+    let kept_schemas = kept.get("schemas").and_then(Value::as_object).context("it has no schemas")?;
+    ensure!(kept_schemas.len() > 200, "only {} schemas are kept", kept_schemas.len());
+    let cluster = RealCluster::shared().await;
+    let scope = Scope::new(Target::on_port(cluster.config()?, cluster.token())?, "schemas")?;
+    let version = scope.get("/version").await?.code(200)?;
+    ensure!(version.get("gitVersion") == kept.get("kubernetes"), "it is {version}");
+
+    let index = scope.get("/openapi/v3").await?.code(200)?;
+    let documents = index.get("paths").and_then(Value::as_object).context("there are no documents")?;
+    let mut served = BTreeMap::new();
+    for path in documents.keys().filter(|path| path.ends_with("/v1")) {
+        let document = scope.get(&format!("/openapi/v3/{path}")).await?.code(200)?;
+        let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
+        served.extend(schemas.into_iter().flatten().map(|(name, schema)| (name.clone(), schema.clone())));
+    }
+    let differing: Vec<&String> = kept_schemas
+        .iter()
+        .filter(|(name, schema)| served.get(*name).map(|served| own(name, served)) != Some(own(name, schema)))
+        .map(|(name, _)| name)
+        .collect();
+    ensure!(differing.is_empty(), "run `cargo xtask openapi`: {differing:?} differ");
+    Ok(())
+}
+
+/// Types that all groups share list every group of the server, of which only some are served here.
+fn own(name: &str, schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let (true, Some(fields)) = (name.starts_with("io.k8s.apimachinery"), schema.as_object_mut()) {
+        fields.remove("x-kubernetes-group-version-kind");
+    }
+    schema
 }

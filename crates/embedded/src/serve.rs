@@ -8,8 +8,11 @@ mod files;
 mod kubeconfig;
 mod listen;
 mod secrets;
+mod stall;
 mod tls;
 
+#[cfg(test)]
+mod limits_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -147,6 +150,7 @@ impl Server {
         let mut api = crate::http::Options::new(Arc::clone(&authorizer));
         api.authenticator = Some(Arc::clone(&authenticator));
         api.logs = options.logs.clone();
+        api.max_watches = options.limits.watches;
         let router = crate::http::router_with(store.clone(), Arc::clone(&registry), api);
 
         let mut server = Server {
@@ -202,6 +206,11 @@ impl Server {
         let store = self.store;
         // Closing waits for the last write; that must not hold up the runtime. A panic in it was reported where it happened.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
+    }
+
+    /// Forgets how everything came to be as it is now, as age would: a watch from before gets 410.
+    pub async fn compact(&self) -> Result<(), store::WriteError> {
+        self.store.compact(self.store.snapshot().revision()).await
     }
 
     /// A client in this process that acts as `identity`: no socket, the same rights as over the port.

@@ -21,6 +21,7 @@ mod register;
 mod scheduler;
 pub mod shim;
 pub mod sources;
+mod tolerations;
 pub mod volumes;
 
 use std::path::PathBuf;
@@ -61,7 +62,10 @@ impl Node {
         let facts = register::facts(&self.config.pods);
         let room =
             Arc::new(pods::Room::new(&self.config.pods, self.config.isolation.clone(), self.config.max_pods));
-        let (events, sender) = events::channel(client.clone(), &self.config.name);
+        let name = &self.config.name;
+        let (events, sender) = events::channel(client.clone(), "terrane-node", name);
+        let (scheduling, scheduling_sender) =
+            events::channel(client.clone(), scheduler::DEFAULT_SCHEDULER, name);
         let shared = Arc::new(pods::Shared {
             client: client.clone(),
             config: self.config.clone(),
@@ -73,7 +77,7 @@ impl Node {
         let schedule = async {
             match self.config.schedule {
                 config::Schedule::BindUnscheduled => {
-                    scheduler::run(client.clone(), self.config.name.clone(), room.clone()).await;
+                    scheduler::run(client.clone(), name.clone(), room.clone(), scheduling).await;
                 }
                 config::Schedule::LeaveToScheduler => std::future::pending().await,
             }
@@ -97,6 +101,7 @@ impl Node {
             () = schedule => Ok(()),
             () = jobs => Ok(()),
             () = sender.run() => Ok(()),
+            () = scheduling_sender.run() => Ok(()),
         }
     }
 }

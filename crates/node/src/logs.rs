@@ -3,6 +3,8 @@
 //! [`open`] gives a plain stream of bytes, so that whoever serves a pod's log needs to know nothing of this crate's
 //! records. Writing is the shim's.
 
+mod absence;
+
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,6 +16,8 @@ use futures::Stream as Bytewise;
 use jiff::Timestamp;
 
 use crate::records::{self, Attempt, AttemptDir, Records};
+
+pub use absence::absence;
 
 /// How often a follower looks for more.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(100);

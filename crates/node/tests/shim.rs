@@ -12,6 +12,7 @@ use node::records::{
     Attempt, AttemptDir, Exit, Fallback, How, Intent, Launch, LogLimits, Records, Termination,
 };
 use rustix::process::Signal;
+use testkit::needs::{Need, found};
 
 /// One attempt in a directory of its own. Whatever it started is gone when it is dropped.
 struct Case {
@@ -296,10 +297,8 @@ fn the_death_of_whoever_started_the_shim_changes_nothing() {
 
 #[test]
 fn a_user_of_its_own_has_no_groups_and_no_way_back() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("not run: only root can give a process another user");
-        return;
-    }
+    let root = rustix::process::geteuid().is_root().then_some(());
+    let Some(()) = found(Need::Root, root).unwrap() else { return };
     let mut case = Case::new();
     let launch = Launch {
         confinement: Confinement::User { id: 2_000_000_123 },
@@ -330,10 +329,8 @@ fn a_user_of_its_own_has_no_groups_and_no_way_back() {
 
 #[test]
 fn landlock_keeps_a_container_in_its_directory() {
-    if Isolation::detect_without_root() != Isolation::Landlock {
-        eprintln!("not run: this kernel has no Landlock");
-        return;
-    }
+    let landlock = (Isolation::detect_without_root() == Isolation::Landlock).then_some(());
+    let Some(()) = found(Need::Landlock, landlock).unwrap() else { return };
     let mut case = Case::new();
     let own = case.path("own");
     std::fs::create_dir(&own).unwrap();

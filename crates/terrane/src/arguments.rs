@@ -7,8 +7,8 @@ use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend, version,
-    wait,
+    apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend,
+    version, wait,
 };
 
 #[derive(Parser, Debug)]

@@ -18,6 +18,7 @@ use kube::{Api, Client};
 use node::isolation::Isolation;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::needs::{Need, found};
 
 /// Prints the name of each file of which it gets a byte, and of each directory that it can list.
 const LOOK: &str = "for f in \"$@\"; do if [ -d \"$f\" ]; then ls \"$f\" >/dev/null 2>&1 && echo \"$f\"; \
@@ -135,19 +136,15 @@ async fn pods_read_nothing_but_their_own(mut terrane: Terrane, user: Option<u32>
 
 #[tokio::test]
 async fn a_pod_with_a_user_of_its_own_reads_nothing_of_terrane_or_of_other_pods() {
-    if !matches!(Isolation::detect(Path::new("/isolation")), Isolation::Users(_)) {
-        eprintln!("not run: only root can give pods users of their own");
-        return;
-    }
+    let users = matches!(Isolation::detect(Path::new("/isolation")), Isolation::Users(_)).then_some(());
+    let Some(()) = found(Need::Root, users).unwrap() else { return };
     pods_read_nothing_but_their_own(Terrane::new(), None).await;
 }
 
 #[tokio::test]
 async fn a_pod_of_an_ordinary_user_reads_nothing_of_terrane_or_of_other_pods() {
-    if Isolation::detect_without_root() != Isolation::Landlock {
-        eprintln!("not run: this kernel has no Landlock");
-        return;
-    }
+    let landlock = (Isolation::detect_without_root() == Isolation::Landlock).then_some(());
+    let Some(()) = found(Need::Landlock, landlock).unwrap() else { return };
     if rustix::process::geteuid().is_root() {
         let user = 1_999_000_000;
         pods_read_nothing_but_their_own(Terrane::as_user(user), Some(user)).await;

@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod faults;
 pub mod forge;
 pub mod fuzz;
+pub mod needs;
 pub mod objects;
 pub mod process;
 pub mod s3;

@@ -111,20 +111,23 @@ async fn timeout_ends_it(s: Scope) -> Result<()> {
     Ok(())
 }
 
+/// A kind of Terrane's: kube-apiserver begins its history of a kind with the definition, long after revision 1, whatever etcd still
+/// has; whoever runs this on the embedded API has made it forget an object of the kind.
 async fn expired(s: Scope) -> Result<()> {
-    let path = maps(&s).await?;
-    let made = add(&s, &path, "a").await?;
-    let mut events = s.watch(&format!("{path}?watch=true&resourceVersion=1")).await?;
-    let event = events.next().await?;
-    if text(&event, "/type") == "ERROR" {
-        same!(event["object"]["code"], 410);
-        same!(text(&event, "/object/reason"), "Expired");
-        holds!(text(&event, "/object/message").starts_with("too old resource version: 1 ("), "{event}");
-        same!(events.next_or_end().await?, None);
-    } else {
-        // Nothing was compacted yet: then the history must be whole.
-        same!(revision(&event["object"]), revision(&made));
-    }
+    let path = "/apis/terrane.dev/v1alpha1/terraformrepositories";
+    // A server that is still filling its cache of the kind asks to come back.
+    let query = format!("{path}?watch=true&resourceVersion=1&timeoutSeconds=2");
+    let answer = s.until(&query, |answer| answer.code == 200).await?;
+    let lines = answer.text();
+    let mut events = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+    let Some(event) = events.next().transpose()? else {
+        anyhow::bail!("a watch from revision 1 ends without a word");
+    };
+    same!(text(&event, "/type"), "ERROR");
+    same!(event["object"]["code"], 410);
+    same!(text(&event, "/object/reason"), "Expired");
+    holds!(text(&event, "/object/message").starts_with("too old resource version: 1 ("), "{event}");
+    same!(events.count(), 0);
     Ok(())
 }
 

@@ -132,10 +132,18 @@ fn check_path(kind: &Kind, path: &ResourcePath, verb: Verb) -> Result<()> {
     }
     match kind.subresource(&path.subresource) {
         None if kind.builtin().is_none() => Err(Status::not_found(kind, &path.name)),
+        None if matches!(kind.builtin(), Some(Builtin::Pod)) && is_session(&path.subresource) => {
+            Err(Status::no_sessions(&path.subresource, &path.name))
+        }
         None => Err(Status::unknown_resource()),
         Some(sub) if sub.verbs.contains(&verb.as_str()) => Ok(()),
         Some(_) => Err(Status::method_not_allowed()),
     }
+}
+
+/// What would connect a client with a container, as `kubectl exec`, `cp`, `attach` and `port-forward` want it.
+fn is_session(subresource: &str) -> bool {
+    matches!(subresource, "exec" | "attach" | "portforward" | "proxy")
 }
 
 async fn dispatch(api: &Arc<Api>, call: Call, body: Body) -> Result<Response> {

@@ -273,6 +273,18 @@ impl Status {
         .with_empty_details()
     }
 
+    /// A pod's streams into a container, which a node that runs processes does not have.
+    pub fn no_sessions(subresource: &str, pod: &str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            format!(
+                "pods/{subresource} is not served: the containers of pod {pod:?} are processes of this machine that nobody can be \
+                 connected with; read what it prints with kubectl logs, and what it writes below the directory of its volumes"
+            ),
+        )
+    }
+
     pub fn too_many_requests(message: &str, retry_after: u32) -> Self {
         let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
         status.0.details = Some(Map::from_iter([("retryAfterSeconds".to_owned(), retry_after.into())]));

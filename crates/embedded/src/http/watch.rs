@@ -199,8 +199,21 @@ impl Feed {
                     None => std::future::pending().await,
                 }
             };
+            // What is due by the clock comes first: a watch that always has events would never come to it.
             tokio::select! {
                 biased;
+                () = tokio::time::sleep_until(last) => {
+                    if !self.last_bookmark {
+                        return None;
+                    }
+                    self.last_bookmark = false;
+                    let revision = self.watch.revision();
+                    return Some((self.bookmark(revision, BookmarkKind::Progress), true));
+                }
+                _ = tick => {
+                    let revision = self.watch.revision();
+                    return Some((self.bookmark(revision, BookmarkKind::Progress), true));
+                }
                 events = self.watch.next() => match events {
                     Ok(events) => {
                         for event in &events {
@@ -215,18 +228,6 @@ impl Feed {
                     // The store is closed, or this watch read too slowly.
                     Err(expired) => return Some((error_event(&expired_status(&expired)), false)),
                 },
-                _ = tick => {
-                    let revision = self.watch.revision();
-                    return Some((self.bookmark(revision, BookmarkKind::Progress), true));
-                }
-                () = tokio::time::sleep_until(last) => {
-                    if !self.last_bookmark {
-                        return None;
-                    }
-                    self.last_bookmark = false;
-                    let revision = self.watch.revision();
-                    return Some((self.bookmark(revision, BookmarkKind::Progress), true));
-                }
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::listen::is_loopback;
+use super::stall::Impatient;
 use super::tls::{Came, Encryption};
 
 /// What one client, or many, may take of the server.
@@ -28,6 +29,10 @@ pub struct Limits {
     pub header_bytes: u32,
     /// For the TLS handshake, and for the headers of a request.
     pub patience: Duration,
+    /// For a client that reads nothing of what it is sent: then its connection is ended.
+    pub stall: Duration,
+    /// Watches at a time; further ones are told to come back.
+    pub watches: usize,
     /// For requests under way when the server stops.
     pub farewell: Duration,
 }
@@ -39,6 +44,8 @@ impl Default for Limits {
             streams: 1_000,
             header_bytes: 64 * 1024,
             patience: Duration::from_secs(10),
+            stall: Duration::from_secs(60),
+            watches: 10_000,
             farewell: Duration::from_secs(3),
         }
     }
@@ -128,7 +135,8 @@ async fn serve_one<E: Encryption>(
         .max_header_list_size(limits.header_bytes)
         .keep_alive_interval(Duration::from_secs(30));
     let service = TowerToHyperService::new(router);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let stream = TokioIo::new(Impatient::new(stream, limits.stall));
+    let connection = builder.serve_connection(stream, service);
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,

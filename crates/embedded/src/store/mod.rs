@@ -58,6 +58,9 @@ pub struct Options {
     pub compaction_rows: usize,
     /// Size that the database file may reach before writes are refused; `None` leaves that to the disk.
     pub max_file_bytes: Option<u64>,
+    /// Where a test can hold the writer, in the middle of a write.
+    #[cfg(test)]
+    gate: tests::Gate,
 }
 
 impl Default for Options {
@@ -69,6 +72,8 @@ impl Default for Options {
             paging_snapshots: 32,
             compaction_rows: 1024,
             max_file_bytes: None,
+            #[cfg(test)]
+            gate: tests::Gate::default(),
         }
     }
 }

@@ -88,6 +88,21 @@ async fn logs_come_from_the_node_with_the_options_that_were_given() {
 }
 
 #[tokio::test]
+async fn what_would_connect_with_a_container_is_refused_in_words() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("p")).await.object();
+    for subresource in ["exec", "attach", "portforward", "proxy"] {
+        let answer = api.get(&format!("{PODS}/p/{subresource}?command=sh")).await;
+        assert_eq!(answer.reason(), "MethodNotAllowed");
+        let (code, message) = answer.refusal();
+        assert_eq!(code, 405);
+        assert!(message.starts_with(&format!("pods/{subresource} is not served: ")), "{message}");
+    }
+    let unknown = api.get(&format!("{PODS}/p/else")).await.refusal();
+    assert_eq!(unknown, (404, "the server could not find the requested resource".to_owned()));
+}
+
+#[tokio::test]
 async fn bad_log_options_are_refused() {
     let api = Api::start().await;
     let mut object = pod("p");

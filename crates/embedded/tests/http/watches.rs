@@ -1,6 +1,6 @@
 //! Watches.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use http::Request;
@@ -81,6 +81,28 @@ async fn a_watch_resumes_where_a_list_ended_and_selects() {
         told(&events(&api, &format!("{from}&fieldSelector=metadata.name%3Db")).await),
         pairs(&[("ADDED", "b")])
     );
+}
+
+#[tokio::test]
+async fn a_watch_that_always_has_events_ends_in_time() {
+    let api = Api::start().await;
+    // More than a watch is given at once, so that there are always some that wait for it.
+    let names: Vec<String> = (0..1200).map(|number| format!("map-{number}")).collect();
+    let maps: Vec<Value> = names.iter().map(|name| config_map(name)).collect();
+    for answer in futures::future::join_all(maps.iter().map(|map| api.post(MAPS, map))).await {
+        answer.object();
+    }
+    let path = format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion=1");
+    let begun = Instant::now();
+    let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+    let mut body = api.router.clone().oneshot(request).await.unwrap().into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    let told = first.iter().filter(|byte| **byte == b'\n').count();
+    assert!(told < names.len(), "all {told} came at once, so nothing is left to come late");
+    while begun.elapsed() < Duration::from_millis(1_100) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(body.frame().await.is_none(), "its time is over, whatever else there is to tell");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
-//! Which pods this node runs at all. What it cannot honour it refuses in words, rather than run a pod that only seems
-//! to be what was asked for.
+//! Which pods this node runs at all. What would make another pod of it is refused in words; what only asks to be kept apart is replaced
+//! by the node's own isolation, and some fields mean nothing here. `docs/operating.md` lists all three.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::decide::every_container;
 
@@ -23,6 +23,9 @@ pub(super) fn admit(pod: &Pod) -> Result<(), Refusal> {
             reason: "PodOSNotSupported",
             message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
         });
+    }
+    if let Some(feature) = unsupported_of_pod(spec) {
+        return refuse(format!("the pod has {feature}, which a process node does not honour"));
     }
     for volume in spec.volumes.iter().flatten() {
         let known = volume.empty_dir.is_some()
@@ -51,6 +54,26 @@ pub(super) fn admit(pod: &Pod) -> Result<(), Refusal> {
         )),
         Some(_) | None => Ok(()),
     }
+}
+
+fn unsupported_of_pod(spec: &PodSpec) -> Option<&'static str> {
+    let security = spec.security_context.as_ref();
+    let sysctls = security.and_then(|security| security.sysctls.as_ref());
+    [
+        // The processes of other pods, and of the machine, are kept from it.
+        (spec.host_pid == Some(true), "hostPID"),
+        (spec.host_ipc == Some(true), "hostIPC"),
+        (spec.host_users == Some(false), "hostUsers: false"),
+        (spec.host_aliases.as_ref().is_some_and(|aliases| !aliases.is_empty()), "hostAliases"),
+        (sysctls.is_some_and(|sysctls| !sysctls.is_empty()), "sysctls"),
+        (
+            spec.ephemeral_containers.as_ref().is_some_and(|containers| !containers.is_empty()),
+            "ephemeralContainers",
+        ),
+        (spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()), "resourceClaims"),
+    ]
+    .into_iter()
+    .find_map(|(present, feature)| present.then_some(feature))
 }
 
 fn unsupported(container: &Container) -> Option<&'static str> {
@@ -104,6 +127,12 @@ mod tests {
         assert_eq!(refused(with(json!({"name": "a"})), json!({DIRECTORY_ANNOTATION: "layer-1"})), None);
         let careful = json!({"privileged": false, "capabilities": {"drop": ["ALL"]}});
         assert_eq!(refused(with(json!({"name": "a", "securityContext": careful})), none.clone()), None);
+        // What the pods of runners have.
+        let runner = json!({"automountServiceAccountToken": false, "enableServiceLinks": false,
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "a", "securityContext": {"allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}}}]});
+        assert_eq!(refused(runner, none.clone()), None);
         for (spec, word) in [
             (
                 with(json!({"name": "a", "readinessProbe": {"exec": {"command": ["true"]}}})),
@@ -131,6 +160,17 @@ mod tests {
                 "volume \"v\"",
             ),
             (json!({"containers": [], "os": {"name": "windows"}}), "OS field"),
+            (json!({"containers": [], "hostPID": true}), "hostPID"),
+            (json!({"containers": [], "hostIPC": true}), "hostIPC"),
+            (json!({"containers": [], "hostUsers": false}), "hostUsers: false"),
+            (
+                json!({"containers": [], "hostAliases": [{"ip": "192.0.2.1", "hostnames": ["a"]}]}),
+                "hostAliases",
+            ),
+            (
+                json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]}}),
+                "sysctls",
+            ),
         ] {
             let message = refused(spec, none.clone()).unwrap();
             assert!(message.contains(word), "{message}");

@@ -3,6 +3,7 @@
 mod act;
 mod admit;
 pub mod decide;
+mod news;
 mod observe;
 mod room;
 pub mod status;

@@ -105,6 +105,8 @@ impl Room {
         };
         let held = Held { directory, owner };
         all.insert(uid.to_owned(), held.clone());
+        // The promise is kept. A pod that ends before anybody asks for space must not leave it behind.
+        self.promised.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         Ok(held)
     }
 
@@ -145,5 +147,7 @@ mod tests {
         room.promise("c");
         assert!(!room.has_space(), "a place that is promised is not free");
         assert_eq!(room.take("c", "ns", None).unwrap().directory, Path::new("/pods/c"));
+        room.give_back("c");
+        assert!(room.has_space(), "a promise that was kept is none any more");
     }
 }

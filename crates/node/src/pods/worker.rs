@@ -1,6 +1,6 @@
 //! One pod from the moment it is seen to the moment it is forgotten: observe, decide, act, report, wait.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::admit::{DIRECTORY_ANNOTATION, admit};
 use super::decide::{Action, Blocked, Decision, Observed, Place, Presence, View, decide, is_terminal};
+use super::news::{self, Weight};
 use super::room::Held;
 use super::{Latest, Shared, act, observe, status};
 use crate::process::Process;
@@ -55,7 +56,6 @@ pub(super) struct Worker {
     /// sent again and again, while one that somebody else has changed is.
     sent: Option<(serde_json::Value, Option<PodStatus>)>,
     deletion_told: bool,
-    announced: BTreeSet<(String, u32)>,
 }
 
 /// What a round of work came to.
@@ -88,7 +88,6 @@ impl Worker {
             reported: None,
             sent: None,
             deletion_told: false,
-            announced: BTreeSet::new(),
         }
     }
 
@@ -209,7 +208,6 @@ impl Worker {
         for (name, view) in &mut views {
             view.blocked = self.blocked.get(name).cloned();
         }
-        self.announce(&pod, &views);
         let observed = Observed {
             now,
             pod: &pod,
@@ -268,7 +266,6 @@ impl Worker {
                 let before = self.blocked.get(container);
                 match act::start(&self.shared, pod, record, container, (*number, *backoff), before).await? {
                     Some(blocked) => {
-                        self.shared.events.warn(pod, "Failed", &format!("Error: {}", blocked.message));
                         self.blocked.insert(container.clone(), blocked);
                     }
                     None => {
@@ -291,7 +288,8 @@ impl Worker {
             }
             Action::Terminate { container, .. } => {
                 act::terminate(views, container)?;
-                self.shared.events.note(pod, "Killing", &format!("Stopping container {container}"));
+                let message = format!("Stopping container {container}");
+                self.shared.events.note_of(pod, container, "Killing", &message);
                 if let Some(stop) = &mut self.stop {
                     stop.signalled.insert(container.clone());
                 }
@@ -429,6 +427,7 @@ impl Worker {
             Ok(answered) => {
                 self.sent = Some((patch, answered.status.clone()));
                 self.reported = Some((before, Arc::new(answered)));
+                self.announce(pod, status);
                 Ok(Reported::Changed)
             }
             // The pod is gone, or another has its name: the watch will say so.
@@ -461,13 +460,13 @@ impl Worker {
         Api::namespaced(self.shared.client.clone(), namespace)
     }
 
-    /// Events for what people look for with `kubectl describe`, each once.
-    fn announce(&mut self, pod: &Pod, views: &BTreeMap<String, View>) {
-        for (name, view) in views {
-            let Some(current) = &view.current else { continue };
-            let running = matches!(current.attempt, records::Attempt::Running { .. });
-            if running && self.announced.insert((name.clone(), current.number)) {
-                self.shared.events.note(pod, "Started", &format!("Started container {name}"));
+    /// For what people look for with `kubectl describe`.
+    fn announce(&self, pod: &Pod, status: &PodStatus) {
+        let events = &self.shared.events;
+        for news in news::build(pod, status) {
+            match news.weight {
+                Weight::Normal => events.note_of(pod, &news.container, news.reason, &news.message),
+                Weight::Warning => events.warn_of(pod, &news.container, news.reason, &news.message),
             }
         }
     }

@@ -2,18 +2,17 @@
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use node::config::{Jobs, Schedule};
-use node::fields::Facts;
 use node::isolation::Isolation;
 use node::logs::{Options, Prefix, Until, Which};
-use node::volumes::{PodDirectory, Tokens};
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::needs::{Need, found};
 
-use crate::harness::{Harness, until, users_of_its_own};
+use crate::harness::{Harness, until, users_of_its_own, with_tokens_that_end_soon};
 
 async fn plain(client: Client) -> Harness {
     Harness::new(client, |_| {}).await
@@ -152,36 +151,21 @@ pub(crate) async fn the_environment_comes_from_where_the_pod_says(client: Client
 }
 
 pub(crate) async fn a_token_is_renewed_in_place(client: Client) {
-    let harness = plain(client).await;
-    let mut pod = harness.script("renew", "while :; do sleep 0.05; done");
+    // The node itself renews it: nothing but its worker writes below the pod's directory.
+    let harness = plain(with_tokens_that_end_soon(client)).await;
+    let mut pod = harness.script(
+        "renew",
+        "token=/token/token; while :; do exec 3<$token; first=$(cat $token); [ $token -ef /dev/fd/3 ] && break; done; \
+         while [ \"$(cat $token)\" = \"$first\" ]; do sleep 0.1; done; \
+         [ \"$(cat <&3)\" = \"$first\" ] && echo a reader of the old one reads it to its end",
+    );
     pod["spec"]["volumes"] = json!([{"name": "token", "projected": {"sources": [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}]}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "token", "mountPath": "/token"}]);
     harness.create(pod).await;
-    let running = harness.wait("renew", "/status/phase", "Running").await;
-    let pod: Pod = serde_json::from_value(running).unwrap();
-    let root = harness.path("renewed");
-    let directory = PodDirectory { path: root.clone(), owner: None };
-    let (facts, mut tokens) = (Facts::default(), Tokens::default());
-    let now = jiff::Timestamp::now();
-    let due = directory.prepare(&harness.client, &pod, &facts, &mut tokens, now).await.unwrap().unwrap();
-    let path = root.join("volumes/token/token");
-    let first = std::fs::read_to_string(&path).unwrap();
-    let mut held_open = std::fs::File::open(&path).unwrap();
-    let soon = now.checked_add(jiff::SignedDuration::from_secs(30)).unwrap();
-    directory.refresh(&harness.client, &pod, &facts, &mut tokens, soon).await.unwrap();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), first, "it is not due yet");
-    // Tokens carry whole seconds: one asked for in the same second would be the same.
-    until("a second has passed", || async {
-        (jiff::Timestamp::now().as_second() > now.as_second() + 1).then_some(())
-    })
-    .await;
-    let late = now.checked_add(jiff::SignedDuration::from_secs(481)).unwrap();
-    assert!(due <= late);
-    directory.refresh(&harness.client, &pod, &facts, &mut tokens, late).await.unwrap();
-    assert_ne!(std::fs::read_to_string(&path).unwrap(), first);
-    let mut old = String::new();
-    std::io::Read::read_to_string(&mut held_open, &mut old).unwrap();
-    assert_eq!(old, first, "a reader of the old token reads it to its end");
+    let pod = harness.wait("renew", "/status/phase", "Succeeded").await;
+    let log = harness.log(&pod, Options::default()).await;
+    assert_eq!(log, "a reader of the old one reads it to its end\n");
 }
 
 pub(crate) async fn init_containers_come_first_and_in_order(client: Client) {
@@ -227,6 +211,22 @@ pub(crate) async fn a_failing_container_is_restarted_and_backs_off(client: Clien
     harness.create(pod).await;
     let waiting = "/status/containerStatuses/0/state/waiting/reason";
     let looping = harness.wait("loop", waiting, "CrashLoopBackOff").await;
+    let uid = looping["metadata"]["uid"].as_str().unwrap();
+    let message =
+        format!("Back-off restarting failed container main in pod loop_{}({uid})", harness.namespace);
+    let told = harness.told("loop", "BackOff", &message).await;
+    assert_eq!(told.regarding.unwrap().field_path.as_deref(), Some("spec.containers{main}"));
+    for (reason, message) in [
+        ("Pulled", "Container image \"terrane.dev/local\" already present on machine"),
+        ("Created", "Container created"),
+        ("Started", "Container started"),
+    ] {
+        let told = harness.told("loop", reason, message).await;
+        assert_eq!(
+            (told.type_.as_deref(), told.reporting_controller.as_deref()),
+            (Some("Normal"), Some("terrane-node"))
+        );
+    }
     assert_eq!(looping["status"]["phase"], "Running");
     assert_eq!(looping["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 1);
 }
@@ -255,6 +255,9 @@ pub(crate) async fn what_is_missing_is_waited_for(client: Client) {
     let waiting = harness.wait("unknown", reason, "ErrImagePull").await;
     let message = waiting["status"]["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap();
     assert!(message.contains("\"busybox:1\""), "{message}");
+    // Two messages of one reason are two events.
+    harness.told("unknown", "Failed", &format!("Failed to pull image \"busybox:1\": {message}")).await;
+    harness.told("unknown", "Failed", "Error: ErrImagePull").await;
 
     let mut pod = harness.script("nothing", "true");
     pod["spec"]["containers"][0]["command"] = json!(["no-such-program"]);
@@ -414,19 +417,14 @@ async fn a_pod_is_kept_from_everything_that_is_not_its_own(client: Client, isola
 
 pub(crate) async fn a_pod_with_its_own_user_cannot_reach_others(client: Client) {
     let isolation = Isolation::detect(std::path::Path::new("/isolation"));
-    if !matches!(isolation, Isolation::Users(_)) {
-        eprintln!("not run: only root can give pods users of their own");
-        return;
-    }
+    let users = matches!(isolation, Isolation::Users(_)).then_some(isolation);
+    let Some(isolation) = found(Need::Root, users).unwrap() else { return };
     a_pod_is_kept_from_everything_that_is_not_its_own(client, users_of_its_own(isolation)).await;
 }
 
 pub(crate) async fn a_confined_pod_cannot_reach_others(client: Client) {
-    let isolation = Isolation::detect_without_root();
-    if isolation != Isolation::Landlock {
-        eprintln!("not run: this kernel has no Landlock");
-        return;
-    }
+    let landlock = Some(Isolation::detect_without_root()).filter(|found| *found == Isolation::Landlock);
+    let Some(isolation) = found(Need::Landlock, landlock).unwrap() else { return };
     a_pod_is_kept_from_everything_that_is_not_its_own(client, isolation).await;
 }
 
@@ -456,6 +454,32 @@ pub(crate) async fn a_full_node_makes_pods_wait(client: Client) {
     harness.delete("first", 1).await;
     harness.wait("second", "/status/phase", "Succeeded").await;
     harness.wait("third", "/status/phase", "Succeeded").await;
+
+    // As `kubectl cordon` and `kubectl uncordon` do it.
+    let nodes: Api<Node> = Api::all(harness.client.clone());
+    let cordon = async |wanted: bool| {
+        let patch = Patch::Merge(json!({"spec": {"unschedulable": wanted}}));
+        nodes.patch(&harness.config.name, &PatchParams::default(), &patch).await.unwrap();
+    };
+    cordon(true).await;
+    harness.create(unscheduled("fourth", "true")).await;
+    let refused = "0/1 nodes are available: 1 node(s) were unschedulable.";
+    let fourth = harness.wait("fourth", message, refused).await;
+    let condition = &fourth["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["status"], &condition["reason"]),
+        (&json!("PodScheduled"), &json!("False"), &json!("Unschedulable"))
+    );
+    assert_eq!(fourth["status"]["phase"], "Pending");
+    let told = harness.told("fourth", "FailedScheduling", refused).await;
+    assert_eq!(
+        (told.type_.as_deref(), told.reporting_controller.as_deref()),
+        (Some("Warning"), Some("default-scheduler"))
+    );
+    cordon(false).await;
+    harness.wait("fourth", "/status/phase", "Succeeded").await;
+    let assigned = format!("Successfully assigned {}/fourth to {}", harness.namespace, harness.config.name);
+    harness.told("fourth", "Scheduled", &assigned).await;
 }
 
 pub(crate) async fn pods_of_one_directory_see_the_same_paths(client: Client) {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use node::config::{Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
@@ -168,6 +169,20 @@ impl Harness {
         panic!("{pointer} of pod {name} is not {value}: {:#}", last["status"]);
     }
 
+    /// The Event about a pod with this reason and this message, once it is there.
+    pub(crate) async fn told(&self, pod: &str, reason: &str, message: &str) -> Event {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        until(&format!("{pod} has the event {reason}: {message}"), || async {
+            let all = events.list(&ListParams::default()).await.unwrap();
+            all.items.into_iter().find(|event| {
+                event.regarding.as_ref().and_then(|regarding| regarding.name.as_deref()) == Some(pod)
+                    && event.reason.as_deref() == Some(reason)
+                    && event.note.as_deref() == Some(message)
+            })
+        })
+        .await
+    }
+
     pub(crate) async fn gone(&self, name: &str) {
         until("the pod is gone", || async {
             self.pods().get_opt(name).await.unwrap().is_none().then_some(())
@@ -285,4 +300,30 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look
         assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
+}
+
+/// A client to which the API gives tokens that seem to end soon, so that they have to be renewed while a test looks.
+pub(crate) fn with_tokens_that_end_soon(client: Client) -> Client {
+    const LIFE: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
+    let shorten = move |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        async move {
+            let is_token = request.method() == http::Method::POST && request.uri().path().ends_with("/token");
+            let answer = client.send(request).await?;
+            if !is_token || !answer.status().is_success() {
+                return Ok(answer);
+            }
+            let (parts, body) = answer.into_parts();
+            let mut token: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap();
+            let end = jiff::Timestamp::now().checked_add(LIFE).unwrap();
+            token["status"]["expirationTimestamp"] = json!(end.to_string());
+            let mut parts = parts;
+            parts.headers.remove(http::header::CONTENT_LENGTH);
+            Ok::<_, kube::Error>(http::Response::from_parts(
+                parts,
+                kube::client::Body::from(token.to_string().into_bytes()),
+            ))
+        }
+    };
+    Client::new(tower::service_fn(shorten), "default")
 }

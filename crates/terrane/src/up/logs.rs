@@ -21,6 +21,7 @@ impl PodLogs for NodeLogs {
         let text =
             |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (uid, name, state) = (text("/metadata/uid"), text("/metadata/name"), self.state.clone());
+        let pod = pod.clone();
         let wanted = node::logs::Options {
             which: if options.previous { node::logs::Which::Previous } else { node::logs::Which::Current },
             until: if options.follow { node::logs::Until::ContainerEnds } else { node::logs::Until::Now },
@@ -33,12 +34,13 @@ impl PodLogs for NodeLogs {
             since: options.since,
             limit_bytes: options.limit_bytes,
         };
+        let which = wanted.which;
         Box::pin(async move {
             match node::logs::open(&state, &uid, &options.container, wanted).await {
                 Ok(stream) => Ok(Body::from_stream(stream)),
-                Err(
-                    error @ (node::logs::Error::NotStarted { .. } | node::logs::Error::NoPrevious { .. }),
-                ) => Err(Error::NotThere(error.to_string())),
+                Err(node::logs::Error::NotStarted { .. } | node::logs::Error::NoPrevious { .. }) => {
+                    Err(Error::NotThere(node::logs::absence(&pod, &options.container, which)))
+                }
                 Err(error) => Err(Error::Unreachable { pod: name, why: error.to_string() }),
             }
         })

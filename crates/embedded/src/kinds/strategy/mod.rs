@@ -445,20 +445,16 @@ fn start_generation(object: &mut Value) {
 
 /// A field that is an object, made if it is not there.
 fn part<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
-    if !object.is_object() {
-        *object = json!({});
-    }
-    // The two branches above and below leave an object here.
-    let slot = match object {
-        Value::Object(fields) => fields.entry(field).or_insert_with(|| json!({})),
-        other => other,
-    };
-    if !slot.is_object() {
-        *slot = json!({});
-    }
-    match slot {
-        Value::Object(fields) => fields,
-        _ => unreachable!("it was made an object above"),
+    as_object(as_object(object).entry(field).or_insert(Value::Null))
+}
+
+/// The fields of a value, which becomes an object if it is none.
+fn as_object(value: &mut Value) -> &mut Map<String, Value> {
+    loop {
+        match value {
+            Value::Object(fields) => return fields,
+            _ => *value = json!({}),
+        }
     }
 }
 

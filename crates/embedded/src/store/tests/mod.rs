@@ -6,6 +6,7 @@
 mod basics;
 mod compaction;
 mod full;
+mod held;
 mod model;
 mod refusals;
 mod watching;
@@ -94,6 +95,16 @@ async fn events_after(store: &Store, collection: &Collection, from: u64) -> Vec<
         events.extend(watch.next().await.unwrap());
     }
     events
+}
+
+/// Holds the writer in the middle of a write for as long as a test has it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gate(Arc<tokio::sync::Mutex<()>>);
+
+impl Gate {
+    pub(super) fn pass(&self) {
+        drop(self.0.blocking_lock());
+    }
 }
 
 /// Something mounted for the length of a test.
