@@ -6,4 +6,5 @@ pub mod faults;
 pub mod forge;
 pub mod objects;
 pub mod process;
+pub mod release;
 pub mod tools;
