@@ -100,6 +100,8 @@ pub enum Reason {
     StateLocked,
     /// No installed tool satisfies what the layer or its code asks for.
     ToolMissing,
+    /// The tool that would be needed is not, or not provably, what its vendor published: it was not run.
+    ToolUntrusted,
     /// The bundle, the path in it or the plan could not be used.
     BadInput,
     /// The tool was stopped by a signal.
@@ -114,6 +116,7 @@ impl Reason {
             Reason::Stale => "Stale",
             Reason::StateLocked => "StateLocked",
             Reason::ToolMissing => "ToolMissing",
+            Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",
             Reason::Interrupted => "Interrupted",
         }

@@ -19,7 +19,9 @@ use tofu::process::{Stream, Surroundings, Wish};
 use tofu::{Planned, Report, Tool};
 
 use crate::log::Log;
+use crate::providers;
 use crate::proxy::RefusedLock;
+use crate::toolbox::Toolbox;
 use crate::unpack::{layer_directory, unpack};
 
 /// The readable plan is cut after this many bytes.
@@ -60,6 +62,9 @@ pub(crate) struct Work<'a> {
     /// Without the variables of our backend.
     pub(crate) surroundings: Surroundings,
     pub(crate) search_path: &'a [PathBuf],
+    /// The store of downloaded tools, if there is one on this machine.
+    pub(crate) tools: Option<&'a Path>,
+    pub(crate) provider_mirror: Option<&'a str>,
     pub(crate) backend_variables: Vec<(OsString, OsString)>,
     pub(crate) refused_lock: RefusedLock,
 }
@@ -103,6 +108,7 @@ impl Work<'_> {
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
         let dir = self.fetch_code().await?;
+        self.use_provider_mirror().await?;
         let ready = self.prepare(dir, tool_name).await?;
         self.init(&ready).await?;
         match (self.description.action, &self.description.plan) {
@@ -149,6 +155,33 @@ impl Work<'_> {
         })
     }
 
+    /// Where programs are looked for.
+    fn toolbox(&self) -> Toolbox<'_> {
+        Toolbox {
+            client: self.client,
+            search_path: self.search_path,
+            store: self.tools,
+            private: &self.places.private,
+        }
+    }
+
+    /// A configuration that the pod brings along wins: it may name a mirror of its own.
+    async fn use_provider_mirror(&mut self) -> Step<()> {
+        const VARIABLE: &str = "TF_CLI_CONFIG_FILE";
+        let Some(mirror) = self.provider_mirror else { return Ok(()) };
+        if self.surroundings.environment.iter().any(|(name, _)| name == VARIABLE) {
+            return Ok(());
+        }
+        let configuration = providers::configuration(mirror).map_err(|error| {
+            let message = format!("the mirror of providers {mirror} cannot be read by the runner: {error}");
+            Ending::failed(Reason::ToolFailed, message)
+        })?;
+        let path = self.places.private.join("providers.tfrc");
+        tokio::fs::write(&path, configuration).await.map_err(disk)?;
+        self.surroundings.environment.push((VARIABLE.into(), path.into()));
+        Ok(())
+    }
+
     async fn prepare(&self, dir: PathBuf, tool_name: &mut Option<String>) -> Step<Ready> {
         self.check_wish()?;
         let code = read_code(&dir).map_err(|error| Ending::bad_input(error.to_string()))?;
@@ -160,9 +193,11 @@ impl Work<'_> {
             &code,
         )
         .map_err(|error| Ending::failed(Reason::ToolMissing, error.to_string()))?;
-        let tool = Tool::find(&wanted, self.search_path, &self.surroundings)
+        let tool = self
+            .toolbox()
+            .tool(&wanted, &self.surroundings)
             .await
-            .map_err(|error| Ending::failed(Reason::ToolMissing, error.to_string()))?;
+            .map_err(|not_found| Ending::failed(not_found.reason, not_found.message))?;
         *tool_name = Some(tool.to_string());
         self.log.line(&format!("{tool}, commit {}", self.description.revision));
         let mut surroundings = self.surroundings.clone();

@@ -78,6 +78,7 @@ impl Harness {
             state,
             shim: ShimCommand { program, args: vec!["shim".into()] },
             images: Images::new(vec![]).with("example.org/tool", Image::default()),
+            readable: Vec::new(),
             schedule: Schedule::LeaveToScheduler,
             jobs: Jobs::LeaveToController,
             max_pods: 10,

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::Datastore;
-use crate::signs;
+use crate::{signs, tool_service};
 
 pub(crate) async fn run(options: Datastore) -> anyhow::Result<()> {
     let address = options.listen;
@@ -27,7 +27,10 @@ pub(crate) async fn run(options: Datastore) -> anyhow::Result<()> {
     let keys = Keyring::load_or_create(&options.keys)
         .with_context(|| format!("open the keys in {}", options.keys.display()))?;
     let reviewer = Arc::new(KubeReviewer::new(client.clone()));
-    let service = router(Options { objects, keys, reviewer })
+    let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
+    let (store, source) = tool_service::open(&options.tools, &options.downloads, default_keys)?;
+    let service = router(Options { objects, keys, reviewer: reviewer.clone() })
+        .merge(tool_service::router(store, source, reviewer))
         .merge(signs::datastore_router(client, options.directory.clone()));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("listen on {address}; if something else does already, choose another address with --listen")
