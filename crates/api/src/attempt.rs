@@ -4,10 +4,11 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::Backend;
 use crate::difference::Differences;
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, Sha256, Workspace};
-use crate::tool::Tool;
+use crate::tool::{Choice, Tool};
 
 /// `runs/<uid>/<attempt>/spec`: written before the pod exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +35,16 @@ pub struct Description {
     pub tool: Option<Tool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_version: Option<String>,
+    /// Whether Terragrunt runs the tool, and in which version; where nothing is said, a `terragrunt.hcl` in the layer's directory
+    /// decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terragrunt: Option<Choice>,
     /// The state kept in the datastore, used when the code names no backend.
     pub state: Sha256,
+    /// The identity of the code's own backend that the plan was made on; none where the datastore keeps the state. An apply that
+    /// finds another one does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Sha256>,
     /// The plan an apply applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSource>,
@@ -85,6 +94,9 @@ pub struct PlanOutcome {
     pub lineage: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<u64>,
+    /// The code's own backend as the tool resolved it; none where the datastore keeps the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
 }
 
 /// How an attempt ended.
@@ -98,6 +110,8 @@ pub enum Reason {
     Stale,
     /// The state is locked by someone else: nothing was changed, and it may be tried again.
     StateLocked,
+    /// The code leads to another state than the one that was planned: nothing was changed.
+    StateMoved,
     /// No installed tool satisfies what the layer or its code asks for.
     ToolMissing,
     /// The tool that would be needed is not, or not provably, what its vendor published: it was not run.
@@ -115,6 +129,7 @@ impl Reason {
             Reason::ToolFailed => "ToolFailed",
             Reason::Stale => "Stale",
             Reason::StateLocked => "StateLocked",
+            Reason::StateMoved => "StateMoved",
             Reason::ToolMissing => "ToolMissing",
             Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",

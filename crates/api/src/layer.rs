@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::StateIdentity;
 use crate::difference::Difference;
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, RefName, Sha256, Span, Workspace};
@@ -80,6 +81,10 @@ pub struct TerraformLayerSpec {
     /// Use OpenTofu; overrides the repository's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opentofu: Option<Choice>,
+    /// Let Terragrunt run the tool; overrides the repository's choice. Where neither says so, it does for a path with a
+    /// `terragrunt.hcl`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terragrunt: Option<Choice>,
     /// What is done about differences between code and infrastructure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
@@ -214,6 +219,9 @@ pub struct TerraformLayerStatus {
     /// The newest plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRef>,
+    /// The state that the newest plan was made on. Layers with the same one never apply at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_identity: Option<StateIdentity>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<RunRef>,
     /// Newest first.

@@ -4,6 +4,7 @@
 pub mod approval;
 pub mod attempt;
 pub mod audit;
+pub mod backend;
 pub mod condition;
 pub mod difference;
 mod formats;

@@ -70,6 +70,9 @@ pub struct TerraformRepositorySpec {
     /// Use OpenTofu for this repository's layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opentofu: Option<Choice>,
+    /// Let Terragrunt run the tool for this repository's layers. Where nothing is said, it does for paths with a `terragrunt.hcl`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terragrunt: Option<Choice>,
     /// What is done about differences between code and infrastructure, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,

@@ -5,6 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::StateIdentity;
 use crate::difference::Differences;
 use crate::text::{CommitId, ObjectName, Sha256};
 
@@ -282,6 +283,9 @@ pub struct RunResult {
     /// The digest of the plan this run made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_sha256: Option<Sha256>,
+    /// The state that this run planned on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_identity: Option<StateIdentity>,
     /// Where the infrastructure differs from what this run planned.
     #[serde(default, skip_serializing_if = "Differences::is_empty")]
     pub differences: Differences,

@@ -125,7 +125,9 @@ fn description(namespace: &str, run: &str, action: Action, fence: u64, state: &s
         workspace: Default::default(),
         tool: None,
         tool_version: None,
+        terragrunt: None,
         state: identity(state),
+        backend: None,
         plan: None,
     }
 }

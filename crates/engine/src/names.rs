@@ -41,7 +41,7 @@ pub fn directory(layer: &str) -> String {
     format!("{}-{}", label_part(layer), digest(&["directory", layer]))
 }
 
-/// The key of a state that the datastore keeps, until the code's own backend is known: which repository, which root module,
+/// The key of a state that the datastore keeps: which repository, which root module,
 /// which workspace. Not by uid: a layer made again must find its state.
 pub fn state(namespace: &str, repository: &str, path: &str, workspace: &str) -> Sha256 {
     Sha256::of(&framed(&["state", namespace, repository, path, workspace]))

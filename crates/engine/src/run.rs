@@ -5,22 +5,24 @@
 //! The lock of a state is given back only after the result of its holder is recorded.
 
 mod conditions;
+mod description;
 mod pod;
 
 pub use pod::can_still_work;
 
-use api::attempt::{Description, Outcome, PlanSource, Reason};
+use api::attempt::{Description, Outcome, PlanOutcome, Reason};
 use api::audit::Entry;
+use api::backend::{Backend, StateIdentity};
 use api::difference::Differences;
 use api::run::{Action, Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
-use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::conditions::progress;
+use self::description::describe;
 use self::pod::{exit_code, exit_words, has_ended, is_being_deleted, is_ours, never_ran};
 use crate::queue::{Holds, Slot, Waiting};
 use crate::{Read, Settings, Wake, later, manifests, names};
@@ -349,7 +351,7 @@ fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -
     }
     let ended = match seen.outcome {
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
-        Read::Present(outcome) => Ended::reported(outcome),
+        Read::Present(outcome) => Ended::reported(seen.run, outcome),
         Read::Absent if never_ran(pod) => Ended::never_ran(seen.now),
         Read::Absent => Ended::silent(seen.run.spec.action, pod, seen.now),
     };
@@ -410,19 +412,25 @@ enum Next {
 }
 
 impl Ended {
-    fn reported(outcome: &Outcome) -> Self {
+    fn reported(run: &TerraformRun, outcome: &Outcome) -> Self {
         let next = match (outcome.reason, outcome.action) {
             (Reason::Succeeded, _) => Next::Succeed,
             // An apply that was refused the lock or never found its tool changed nothing. One that started is never repeated.
             (Reason::StateLocked | Reason::ToolMissing | Reason::ToolUntrusted, Action::Apply) => {
                 Next::MayRetry
             }
-            (Reason::ToolFailed | Reason::Stale | Reason::BadInput | Reason::Interrupted, Action::Apply) => {
-                Next::Fail
-            }
             (
                 Reason::ToolFailed
                 | Reason::Stale
+                | Reason::StateMoved
+                | Reason::BadInput
+                | Reason::Interrupted,
+                Action::Apply,
+            ) => Next::Fail,
+            (
+                Reason::ToolFailed
+                | Reason::Stale
+                | Reason::StateMoved
                 | Reason::BadInput
                 | Reason::Interrupted
                 | Reason::StateLocked
@@ -443,6 +451,7 @@ impl Ended {
                 message: outcome.message.clone(),
                 summary: plan.map(|p| p.summary),
                 plan_sha256: plan.map(|p| p.sha256.clone()),
+                state_identity: plan.map(|p| identity(run, p)),
                 differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),
             },
             next,
@@ -457,6 +466,7 @@ impl Ended {
             message: message.clone(),
             summary: None,
             plan_sha256: None,
+            state_identity: None,
             differences: Differences::default(),
         };
         Self { reason, message, exit_code: None, finished_at: now, log: None, result, next }
@@ -512,11 +522,17 @@ impl Ended {
                 message,
                 summary: None,
                 plan_sha256: None,
+                state_identity: None,
                 differences: Differences::default(),
             },
             next,
         }
     }
+}
+
+/// The state that a plan was made on: the backend that its runner found in the code, else the one that the datastore keeps.
+fn identity(run: &TerraformRun, plan: &PlanOutcome) -> StateIdentity {
+    plan.backend.as_ref().map_or_else(|| StateIdentity::kept_here(run.spec.state.clone()), Backend::identity)
 }
 
 /// Writes down how the attempt ended; only then may its pod and its lock go.
@@ -567,6 +583,7 @@ fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, messa
         message: message.to_owned(),
         summary: None,
         plan_sha256: None,
+        state_identity: None,
         differences: Differences::default(),
     });
     let next = progress(seen, &next, RunState::Failed, reason, message);
@@ -614,66 +631,6 @@ fn holds_lock(seen: &Observed<'_>) -> bool {
 
 fn lease_name(seen: &Observed<'_>) -> String {
     names::lease(&seen.run.spec.state)
-}
-
-fn describe(
-    seen: &Observed<'_>,
-    layer: &TerraformLayer,
-    repository: Option<&TerraformRepository>,
-    bundle: &Sha256,
-    attempt: u32,
-    fence: u64,
-) -> Option<Description> {
-    let run = seen.run;
-    let (tool, tool_version) = tool_choice(layer, repository);
-    Some(Description {
-        namespace: run.metadata.namespace.clone()?,
-        layer: run.spec.layer.name.to_string(),
-        layer_uid: run.spec.layer.uid.clone(),
-        run: run.metadata.name.clone()?,
-        run_uid: run.metadata.uid.clone()?,
-        attempt,
-        fence,
-        action: run.spec.action,
-        mode: run.spec.mode,
-        revision: run.spec.layer.revision.clone(),
-        bundle: bundle.clone(),
-        path: layer.spec.path.clone(),
-        workspace: layer.spec.workspace.clone().unwrap_or_default(),
-        tool,
-        tool_version,
-        state: run.spec.state.clone(),
-        plan: run.spec.artifact.as_ref().map(|artifact| PlanSource {
-            run_uid: artifact.run_uid.clone(),
-            attempt: artifact.attempt,
-            sha256: artifact.sha256.clone(),
-        }),
-    })
-}
-
-/// The layer's choice, then the repository's; a version without a choice of tool is a constraint on whichever is used.
-fn tool_choice(
-    layer: &TerraformLayer,
-    repository: Option<&TerraformRepository>,
-) -> (Option<Tool>, Option<String>) {
-    let enabled = |choice: &Option<Choice>| choice.as_ref().is_some_and(|c| c.enabled == Some(true));
-    let unsaid = (&None, &None);
-    let sides = [
-        (&layer.spec.terraform, &layer.spec.opentofu),
-        repository.map_or(unsaid, |repository| (&repository.spec.terraform, &repository.spec.opentofu)),
-    ];
-    let tool = sides.iter().find_map(|(terraform, opentofu)| match (enabled(terraform), enabled(opentofu)) {
-        (true, _) => Some(Tool::Terraform),
-        (false, true) => Some(Tool::Opentofu),
-        (false, false) => None,
-    });
-    let version_of = |choice: &Option<Choice>| choice.as_ref().and_then(|c| c.version.clone());
-    let version = sides.iter().find_map(|(terraform, opentofu)| match tool {
-        Some(Tool::Terraform) => version_of(terraform),
-        Some(Tool::Opentofu) => version_of(opentofu),
-        None => version_of(terraform).or_else(|| version_of(opentofu)),
-    });
-    (tool, version)
 }
 
 fn set(status: TerraformRunStatus) -> Effect {

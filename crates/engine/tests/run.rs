@@ -5,6 +5,7 @@ mod world;
 
 use api::attempt::{Outcome, Reason};
 use api::audit::Entry;
+use api::backend::Backend;
 use api::run::{Action, RunState};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus, annotation};
@@ -198,7 +199,9 @@ fn the_lock_of_a_run_that_is_proved_gone_is_taken_over_under_a_higher_fence() {
 
 #[test]
 fn an_apply_that_started_is_never_repeated() {
-    for reason in [Reason::ToolFailed, Reason::Stale, Reason::Interrupted, Reason::BadInput] {
+    for reason in
+        [Reason::ToolFailed, Reason::Stale, Reason::StateMoved, Reason::Interrupted, Reason::BadInput]
+    {
         let mut scene = scene(Action::Apply);
         scene.step();
         scene.step();
@@ -206,6 +209,57 @@ fn an_apply_that_started_is_never_repeated() {
         scene.step();
         assert_eq!(scene.state(), Some(RunState::Failed), "{reason:?}");
     }
+}
+
+/// The apply of a plan whose runner found the state in this backend, in a layer of its own.
+fn apply_on(path: &str, backend: Option<&Backend>) -> Scene {
+    let mut plan = scene(Action::Plan);
+    plan.world.layer.spec.path = path.parse().unwrap();
+    plan.world.runs.clear();
+    plan.world.step();
+    plan.run = plan.world.runs.last().unwrap().clone();
+    plan.step();
+    plan.ends(Reason::Succeeded);
+    if let Read::Present(outcome) = &mut plan.outcome {
+        outcome.plan.as_mut().unwrap().backend = backend.cloned();
+    }
+    plan.step();
+    let mut world = plan.world;
+    world.runs = vec![plan.run];
+    world.step();
+    let run = world.runs.last().unwrap().clone();
+    Scene { world, run, ..scene(Action::Apply) }
+}
+
+#[test]
+fn layers_that_lead_to_one_state_contend_for_one_lock_and_others_do_not() {
+    let file =
+        Backend { kind: "local".into(), settings: [("path".into(), "/srv/one.tfstate".into())].into() };
+    let lease = |scene: &Scene| match scene.decide().effects.as_slice() {
+        [Effect::TakeLock { lease, .. }] => lease.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (mut left, mut right) = (apply_on("left", Some(&file)), apply_on("right", Some(&file)));
+    assert_ne!(engine::layer::state_of(&left.world.layer), engine::layer::state_of(&right.world.layer));
+    assert_eq!(lease(&left), lease(&right));
+    let identity = right.world.status().state_identity.clone().unwrap();
+    assert_eq!((identity.sha256, identity.backend.as_str()), (file.sha256(), "local path=/srv/one.tfstate"));
+
+    right.run.metadata.uid = Some("right".into());
+    assert_eq!(left.step(), ["take lock"]);
+    right.lock = left.lock.clone();
+    assert_eq!(right.step(), ["set status"], "the second one waits");
+    assert_eq!(right.status().conditions.iter().find(|c| c.type_ == "Ready").unwrap().reason, "StateLocked");
+    let told = left.decide().effects.into_iter().find_map(|effect| match effect {
+        Effect::PutDescription(description) => Some(description),
+        _ => None,
+    });
+    assert_eq!(told.unwrap().backend, Some(file.sha256()), "its runner checks that it is still so");
+
+    let (here, there) = (apply_on("left", None), apply_on("right", None));
+    assert_eq!(lease(&here), engine::names::lease(&engine::layer::state_of(&here.world.layer)));
+    assert_ne!(lease(&here), lease(&there));
+    assert_ne!(lease(&here), lease(&apply_on("left", Some(&file))));
 }
 
 #[test]

@@ -6,22 +6,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::attempt::{Description, PlanOutcome, PlanSource, Reason};
+use api::backend::Backend;
 use api::difference::Differences;
 use api::run::{Action, PlanSummary};
 use api::text::Sha256;
-use datastore::client::{self, LockChange};
-use datastore::{Artefact, Attempt, Client, StateId};
-use tofu::choice::{Code, read_code, wanted};
+use datastore::client;
+use datastore::{Artefact, Attempt, Client};
+use tofu::choice::{Code, TerragruntFiles, read_code, read_terragrunt, wanted, wanted_terragrunt};
 use tofu::diagnostics::Meaning;
 use tofu::difference::differences;
-use tofu::plan_file::{StateFacts, base_state};
+use tofu::plan_file::base_state;
 use tofu::process::{Stream, Surroundings, Wish};
+use tofu::terragrunt::{self, Terragrunt};
 use tofu::{Planned, Report, Tool};
 
+use crate::ending::{Ending, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::log::Log;
 use crate::providers;
 use crate::proxy::RefusedLock;
-use crate::toolbox::Toolbox;
+use crate::toolbox::{NotFound, Toolbox};
 use crate::unpack::{layer_directory, unpack};
 
 /// The readable plan is cut after this many bytes.
@@ -29,28 +32,6 @@ const PLAN_TEXT_LIMIT: usize = 16 * 1024 * 1024;
 /// Our backend, laid over code that has none.
 const BACKEND_FILE: &str = "terrane_backend_override.tf.json";
 const BACKEND: &str = "{\"terraform\": {\"backend\": {\"http\": {}}}}\n";
-
-/// How an attempt ended.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    pub(crate) reason: Reason,
-    pub(crate) message: String,
-    pub(crate) exit_code: i32,
-    pub(crate) plan: Option<Box<PlanOutcome>>,
-}
-
-impl Ending {
-    fn failed(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), exit_code: 1, plan: None }
-    }
-
-    fn bad_input(message: impl Into<String>) -> Self {
-        Self::failed(Reason::BadInput, message)
-    }
-}
-
-/// A step that cannot go on ends the attempt.
-type Step<T> = Result<T, Ending>;
 
 /// Everything the steps need.
 pub(crate) struct Work<'a> {
@@ -91,11 +72,14 @@ impl Places {
 }
 
 /// Code that is ready to be planned or applied.
-struct Ready {
-    tool: Tool,
-    dir: PathBuf,
-    surroundings: Surroundings,
-    keeps_state_here: bool,
+pub(crate) struct Ready {
+    pub(crate) tool: Tool,
+    /// Where the tool is started: the layer's directory.
+    pub(crate) dir: PathBuf,
+    /// Where the tool works: the same, unless Terragrunt has put the code elsewhere.
+    pub(crate) work_dir: PathBuf,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) keeps_state_here: bool,
 }
 
 impl Work<'_> {
@@ -111,9 +95,13 @@ impl Work<'_> {
         self.use_provider_mirror().await?;
         let ready = self.prepare(dir, tool_name).await?;
         self.init(&ready).await?;
+        let backend = self.settled_backend(&ready)?;
         match (self.description.action, &self.description.plan) {
-            (Action::Plan, _) => self.plan(&ready).await,
-            (Action::Apply, Some(plan)) => self.apply(&ready, plan).await,
+            (Action::Plan, _) => self.plan(&ready, backend).await,
+            (Action::Apply, Some(plan)) => {
+                self.check_backend(backend.as_ref())?;
+                self.apply(&ready, plan).await
+            }
             (Action::Apply, None) => Err(Ending::bad_input("an apply was asked for without a plan to apply")),
         }
     }
@@ -185,28 +173,93 @@ impl Work<'_> {
     async fn prepare(&self, dir: PathBuf, tool_name: &mut Option<String>) -> Step<Ready> {
         self.check_wish()?;
         let code = read_code(&dir).map_err(|error| Ending::bad_input(error.to_string()))?;
-        let wanted = wanted(
+        let mut tool = self.find_tool(&dir, &code).await?;
+        tool.wrapper = self.find_terragrunt(&dir).await?;
+        *tool_name = Some(tool.to_string());
+        self.log.line(&format!("{tool}, commit {}", self.description.revision));
+        let surroundings = self.surroundings.clone();
+        let ready = Ready { tool, work_dir: dir.clone(), dir, surroundings, keeps_state_here: false };
+        let (mut ready, code) = match ready.tool.wrapper.clone() {
+            Some(terragrunt) => self.prepare_unit(ready, &terragrunt, tool_name).await?,
+            None => (ready, code),
+        };
+        ready.keeps_state_here = uses_our_backend(&code);
+        if ready.keeps_state_here {
+            tokio::fs::write(ready.work_dir.join(BACKEND_FILE), BACKEND).await.map_err(disk)?;
+            ready.surroundings.environment.extend(self.backend_variables.iter().cloned());
+        }
+        Ok(ready)
+    }
+
+    async fn find_tool(&self, dir: &Path, code: &Code) -> Step<Tool> {
+        let missing = |words: String| Ending::failed(Reason::ToolMissing, words);
+        let mut wanted = wanted(
             self.description.tool,
             self.description.tool_version.as_deref(),
             &self.places.source,
-            &dir,
-            &code,
+            dir,
+            code,
         )
-        .map_err(|error| Ending::failed(Reason::ToolMissing, error.to_string()))?;
-        let tool = self
-            .toolbox()
-            .tool(&wanted, &self.surroundings)
-            .await
-            .map_err(|not_found| Ending::failed(not_found.reason, not_found.message))?;
-        *tool_name = Some(tool.to_string());
-        self.log.line(&format!("{tool}, commit {}", self.description.revision));
-        let mut surroundings = self.surroundings.clone();
-        let keeps_state_here = uses_our_backend(&code);
-        if keeps_state_here {
-            tokio::fs::write(dir.join(BACKEND_FILE), BACKEND).await.map_err(disk)?;
-            surroundings.environment.extend(self.backend_variables.iter().cloned());
+        .map_err(|error| missing(error.to_string()))?;
+        if self.runs_terragrunt(dir)
+            && let Some(said) = self.terragrunt_files(dir)?.tool
+        {
+            wanted.require(&said.place, &said.version).map_err(|error| missing(error.to_string()))?;
         }
-        Ok(Ready { tool, dir, surroundings, keeps_state_here })
+        self.toolbox().tool(&wanted, &self.surroundings).await.map_err(not_found)
+    }
+
+    /// Terragrunt runs the tool where the layer or its repository says so, or where the code is written for it.
+    fn runs_terragrunt(&self, dir: &Path) -> bool {
+        let said = self.description.terragrunt.as_ref().and_then(|choice| choice.enabled);
+        said.unwrap_or_else(|| terragrunt::is_unit(dir))
+    }
+
+    fn terragrunt_files(&self, dir: &Path) -> Step<TerragruntFiles> {
+        read_terragrunt(&self.places.source, dir).map_err(|error| Ending::bad_input(error.to_string()))
+    }
+
+    async fn find_terragrunt(&self, dir: &Path) -> Step<Option<Terragrunt>> {
+        if !self.runs_terragrunt(dir) {
+            return Ok(None);
+        }
+        let version = self.description.terragrunt.as_ref().and_then(|choice| choice.version.as_deref());
+        let files = self.terragrunt_files(dir)?;
+        let wanted = wanted_terragrunt(version, &self.places.source, dir, &files)
+            .map_err(|error| Ending::failed(Reason::ToolMissing, error.to_string()))?;
+        self.toolbox().terragrunt(&wanted, &self.surroundings).await.map(Some).map_err(not_found)
+    }
+
+    /// Lets Terragrunt put the code where the tool will work, and reads it there: what it fetched and generated says which backend
+    /// and which version of the tool are meant.
+    async fn prepare_unit(
+        &self,
+        mut ready: Ready,
+        terragrunt: &Terragrunt,
+        tool_name: &mut Option<String>,
+    ) -> Step<(Ready, Code)> {
+        ready.surroundings.environment.extend(terragrunt.variables(&ready.tool));
+        let report = ready.tool.prepare(&ready.dir, &ready.surroundings, &mut self.to_log()).await;
+        self.expect_success(report, "preparation", &ready)?;
+        self.check_wish()?;
+        ready.work_dir = terragrunt
+            .working_directory(&ready.dir, &ready.surroundings)
+            .await
+            .map_err(process_failed)?
+            .ok_or_else(|| {
+                let words = "terragrunt does not say where the tool works; version 1.0 or newer is needed";
+                Ending::failed(Reason::ToolFailed, words)
+            })?;
+        let code = read_code(&ready.work_dir).map_err(|error| Ending::bad_input(error.to_string()))?;
+        let tool = self.find_tool(&ready.dir, &code).await?;
+        if tool.path != ready.tool.path {
+            ready.tool = Tool { wrapper: Some(terragrunt.clone()), ..tool };
+            *tool_name = Some(ready.tool.to_string());
+            ready.surroundings.environment.extend(terragrunt.variables(&ready.tool));
+        }
+        // From here on the unit's own `init` is ours; those of its dependencies are done.
+        ready.surroundings.environment.push(("TG_NO_AUTO_INIT".into(), "true".into()));
+        Ok((ready, code))
     }
 
     async fn init(&self, ready: &Ready) -> Step<()> {
@@ -225,7 +278,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn plan(&self, ready: &Ready) -> Step<Ending> {
+    async fn plan(&self, ready: &Ready, backend: Option<Backend>) -> Step<Ending> {
         self.check_wish()?;
         let file = self.places.plan();
         let mut text = String::new();
@@ -281,6 +334,7 @@ impl Work<'_> {
                 differences,
                 lineage: base.lineage,
                 serial: base.serial,
+                backend,
             })),
         })
     }
@@ -302,7 +356,9 @@ impl Work<'_> {
             .await
             .map_err(process_failed)?;
         let rescued = self.rescue_state(ready).await;
-        if report.succeeded() {
+        // Terragrunt can be told to take a failure for a success, or to skip the tool.
+        let is_done = report.succeeded() && (ready.tool.wrapper.is_none() || !last.is_empty());
+        if is_done {
             let message = if last.is_empty() { "Apply complete.".to_owned() } else { last };
             return Ok(Ending { reason: Reason::Succeeded, message, exit_code: 0, plan: None });
         }
@@ -335,124 +391,18 @@ impl Work<'_> {
         Ok(path)
     }
 
-    /// A plan fits only the state it was made from.
-    async fn check_fresh(&self, plan: &Path, ready: &Ready) -> Step<()> {
-        let base = base_state(plan).map_err(|error| Ending::bad_input(error.to_string()))?;
-        let current = self.current_state(ready).await?;
-        if base == current {
-            return Ok(());
-        }
-        let words = |facts: &StateFacts| match (&facts.lineage, facts.serial) {
-            (Some(_), Some(serial)) => format!("serial {serial}"),
-            (_, _) => "no state".to_owned(),
-        };
-        let how = if base.lineage.is_some() && current.lineage.is_some() && base.lineage != current.lineage {
-            "the state was replaced by another one".to_owned()
-        } else {
-            format!("the plan was made from {}, now there is {}", words(&base), words(&current))
-        };
-        Err(Ending::failed(
-            Reason::Stale,
-            format!(
-                "the state has changed since the plan was made ({how}); nothing was applied, a new plan is needed"
-            ),
-        ))
-    }
-
-    async fn current_state(&self, ready: &Ready) -> Step<StateFacts> {
-        if ready.keeps_state_here {
-            let id = self.state_id()?;
-            let path = self.places.private.join("state");
-            let mut file = tokio::fs::File::create(&path).await.map_err(disk)?;
-            if self.client.state_get(&id, &mut file).await.map_err(fetch_failed)?.is_none() {
-                return Ok(StateFacts::default());
-            }
-            let state = std::fs::File::open(&path).map_err(disk)?;
-            let facts = StateFacts::read(state).map_err(|error| Ending::bad_input(error.to_string()));
-            tokio::fs::remove_file(&path).await.map_err(disk)?;
-            return facts;
-        }
-        let pulled = ready
-            .tool
-            .state_pull(&ready.dir, &ready.surroundings, &mut self.to_log())
-            .await
-            .map_err(process_failed)?
-            .ok_or_else(|| {
-                Ending::failed(Reason::ToolFailed, "the state could not be read to check the plan against it")
-            })?;
-        StateFacts::read(pulled.as_slice()).map_err(|error| Ending::bad_input(error.to_string()))
-    }
-
-    fn state_id(&self) -> Step<StateId> {
-        StateId::new(self.description.state.as_str()).map_err(|error| Ending::bad_input(error.to_string()))
-    }
-
-    /// The tool leaves a state it could not save in a file. It is the only record of what was changed, so it is saved
-    /// by all means; the words say how that went.
-    async fn rescue_state(&self, ready: &Ready) -> Option<String> {
-        let file = ready.dir.join("errored.tfstate");
-        if !file.exists() {
-            return None;
-        }
-        self.log.line("The tool could not save its state; saving it from errored.tfstate.");
-        let saved = if ready.keeps_state_here {
-            self.rescue_here(&file).await
-        } else {
-            match ready.tool.state_push(&file, &ready.dir, &ready.surroundings, &mut self.to_log()).await {
-                Ok(report) if report.succeeded() => Ok(()),
-                Ok(report) => Err(complaint(&report)),
-                Err(error) => Err(error.to_string()),
-            }
-        };
-        Some(match saved {
-            Ok(()) => "The state that the tool could not save was saved afterwards".to_owned(),
-            Err(why) => {
-                let words = format!("The state that the tool could not save is lost: {why}");
-                self.log.line(&words);
-                words
-            }
-        })
-    }
-
-    async fn rescue_here(&self, file: &Path) -> Result<(), String> {
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let id = StateId::new(self.description.state.as_str()).map_err(|error| words(&error))?;
-        let lock = format!("rescue-{}-{}", self.attempt.run_uid(), self.attempt.number());
-        let info = serde_json::json!({
-            "ID": lock, "Operation": "rescue", "Who": format!("run {}", self.description.run)
-        });
-        let info = bytes::Bytes::from(info.to_string());
-        let fence = Some(self.description.fence);
-        let taken = self.client.state_lock(&id, LockChange::Take, info.clone(), fence).await;
-        // The tool's own lock can still be there when even its release failed; its id is in the refusal.
-        let lock = match taken {
-            Ok(()) => lock,
-            Err(client::Error::Refused { message, .. }) => {
-                let held: serde_json::Value =
-                    serde_json::from_str(&message).map_err(|error| words(&error))?;
-                held.get("ID").and_then(serde_json::Value::as_str).ok_or(message.clone())?.to_owned()
-            }
-            Err(other) => return Err(words(&other)),
-        };
-        let saved = self.client.state_put(&id, file, Some(&lock), fence).await.map_err(|error| words(&error));
-        let info = bytes::Bytes::from(serde_json::json!({ "ID": lock }).to_string());
-        if let Err(error) = self.client.state_lock(&id, LockChange::Release, info, fence).await {
-            self.log.line(&format!("The lock of the state could not be released: {error}"));
-        }
-        saved
-    }
-
     fn expect_success(&self, report: Result<Report, tofu::Error>, command: &str, ready: &Ready) -> Step<()> {
         let report = report.map_err(process_failed)?;
         if report.succeeded() { Ok(()) } else { Err(self.tool_failed(&report, command, ready)) }
     }
 
     fn tool_failed(&self, report: &Report, command: &str, ready: &Ready) -> Ending {
-        let program = ready.tool.kind.program();
+        let program = ready.tool.program();
         let ended = report.ended;
         let exit_code = ended.code.unwrap_or_else(|| 128 + ended.signal.unwrap_or(0));
         let words = report.complaints.first().map(tofu::diagnostics::Diagnostic::message);
-        let words = words.map(|words| self.log.mask().line(&words));
+        let here = format!("{}/", self.places.source.display());
+        let words = words.map(|words| self.log.mask().line(&words).replace(&here, ""));
         let (reason, message) = match (ended.interrupted, ended.signal, report.complaints.meaning()) {
             (true, _, _) => (
                 Reason::Interrupted,
@@ -483,26 +433,18 @@ impl Work<'_> {
         Ending { reason, message, exit_code, plan: None }
     }
 
-    fn to_log(&self) -> impl FnMut(Stream, &str) + Send {
+    pub(crate) fn to_log(&self) -> impl FnMut(Stream, &str) + Send {
         let log = Arc::clone(self.log);
         move |_, line| log.line(line)
     }
 }
 
+fn not_found(why: NotFound) -> Ending {
+    Ending::failed(why.reason, why.message)
+}
+
 fn uses_our_backend(code: &Code) -> bool {
     code.backend.is_none()
-}
-
-fn how(ended: &tofu::process::Ended) -> String {
-    match (ended.code, ended.signal) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => "no exit code".to_owned(),
-    }
-}
-
-fn complaint(report: &Report) -> String {
-    report.complaints.first().map_or_else(|| how(&report.ended), tofu::diagnostics::Diagnostic::message)
 }
 
 fn describe(summary: &PlanSummary, differences: &Differences) -> String {
@@ -523,27 +465,6 @@ fn describe(summary: &PlanSummary, differences: &Differences) -> String {
         "Plan: {} to add, {} to change, {} to destroy.{outputs}",
         summary.add, summary.change, summary.destroy
     )
-}
-
-fn disk(error: std::io::Error) -> Ending {
-    Ending::failed(Reason::ToolFailed, format!("the runner's own disk failed: {error}"))
-}
-
-fn process_failed(error: tofu::Error) -> Ending {
-    Ending::failed(Reason::ToolFailed, error.to_string())
-}
-
-/// What could not be fetched is bad input, unless it was only out of reach.
-fn fetch_failed(error: client::Error) -> Ending {
-    if error.is_transient() {
-        Ending::failed(Reason::ToolFailed, error.to_string())
-    } else {
-        Ending::bad_input(error.to_string())
-    }
-}
-
-fn store_failed(error: &client::Error) -> Ending {
-    Ending::failed(Reason::ToolFailed, format!("the plan could not be stored: {error}"))
 }
 
 /// The digest of nothing, for an attempt whose log could not even begin.

@@ -2,10 +2,13 @@
 //! and no Kubernetes client; everything it learns and leaves goes through the datastore.
 
 mod attempt;
+mod backend;
+mod ending;
 mod log;
 mod mask;
 mod providers;
 mod proxy;
+mod state;
 mod toolbox;
 mod unpack;
 
@@ -28,7 +31,8 @@ use tokio::sync::watch;
 
 pub use log::Echo;
 
-use attempt::{Ending, Places, Work};
+use attempt::{Places, Work};
+use ending::Ending;
 use log::Log;
 use mask::Mask;
 
@@ -151,7 +155,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         log: &log,
         places: &prepared.places,
         surroundings: Surroundings {
-            environment: environment(&options, &prepared.places),
+            environment: environment(&options, &prepared.places, &description),
             // Never the same twice: whoever carries it is killed at the end.
             mark: format!("{attempt}/{}", random_word()?),
             stop: stop_wish,
@@ -277,15 +281,21 @@ async fn take_turn(path: PathBuf) -> std::io::Result<std::fs::File> {
 }
 
 /// The tool's whole environment: what the pod gives, and what makes it behave without a person.
-fn environment(options: &RunnerOptions, places: &Places) -> Vec<(OsString, OsString)> {
+fn environment(
+    options: &RunnerOptions,
+    places: &Places,
+    description: &Description,
+) -> Vec<(OsString, OsString)> {
     let path = std::env::join_paths(&options.search_path).unwrap_or_default();
-    let defaults: [(&str, OsString); 6] = [
+    let defaults: [(&str, OsString); 7] = [
         ("PATH", path),
         ("HOME", places.private.join("home").into()),
         ("TMPDIR", places.private.join("tmp").into()),
         ("TF_IN_AUTOMATION", "1".into()),
         ("TF_INPUT", "0".into()),
         ("CHECKPOINT_DISABLE", "1".into()),
+        // `terraform.workspace` cannot tell: the http backend knows no workspaces.
+        ("TF_VAR_terrane_workspace", description.workspace.as_str().into()),
     ];
     // What the pod says comes later and wins.
     defaults

@@ -10,6 +10,7 @@ use tofu::Tool;
 use tofu::choice::Wanted;
 use tofu::process::Surroundings;
 use tofu::store::Store;
+use tofu::terragrunt::Terragrunt;
 use tofu::versions::Constraint;
 
 /// Where programs are looked for.
@@ -54,7 +55,26 @@ impl Toolbox<'_> {
         };
         let kind = wanted.tool.unwrap_or(ToolKind::Terraform);
         match self.stored(kind.into(), &wanted.constraint).await {
-            Ok(Located { path, version }) => Ok(Tool { kind, path, version }),
+            Ok(Located { path, version }) => Ok(Tool { kind, path, version, wrapper: None }),
+            Err(NotFound { reason, message }) => {
+                Err(NotFound { reason, message: format!("{missing}. {message}") })
+            }
+        }
+    }
+
+    /// Terragrunt, in the same order.
+    pub(crate) async fn terragrunt(
+        &self,
+        wanted: &Wanted,
+        surroundings: &Surroundings,
+    ) -> Result<Terragrunt, NotFound> {
+        let missing = match Terragrunt::find(&wanted.constraint, self.search_path, surroundings).await {
+            Ok(terragrunt) => return Ok(terragrunt),
+            Err(missing @ tofu::Error::MissingTerragrunt { .. }) => missing,
+            Err(other) => return Err(NotFound::missing(other.to_string())),
+        };
+        match self.stored(Program::Terragrunt, &wanted.constraint).await {
+            Ok(Located { path, version }) => Ok(Terragrunt { path, version }),
             Err(NotFound { reason, message }) => {
                 Err(NotFound { reason, message: format!("{missing}. {message}") })
             }

@@ -1,5 +1,5 @@
-//! Which paths of a repository matter to a layer: its own directory, the local modules it calls at any depth, and the
-//! extra paths its owner names. From that follows the last commit that is relevant to it.
+//! Which paths of a repository matter to a layer: its own directory, the local modules it calls at any depth, what its
+//! Terragrunt configuration rests on, and the extra paths its owner names. From that follows the last commit that is relevant to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::git::{Git, Mirror};
 use crate::hcl;
 use crate::objects::{Entry, Kind, Objects};
+use crate::terragrunt::{self, Tree, normal};
 
 /// A layer that calls more local modules than this is scanned up to here; real ones call dozens.
 const MODULE_LIMIT: usize = 2_000;
@@ -17,7 +18,7 @@ const FILE_LIMIT: u64 = 4 * 1024 * 1024;
 /// Paths that matter to one layer at one commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Directories, without a trailing slash; the empty one is the whole repository.
+    /// Directories, without a trailing slash, and single files; the empty one is the whole repository.
     pub directories: BTreeSet<String>,
     /// Globs of git's kind (`**` crosses directories), and plain paths.
     pub patterns: Vec<String>,
@@ -67,7 +68,17 @@ impl Git {
         let configuration = configuration_by_directory(&entries);
         let directories = self
             .with_objects(mirror, "read the modules of", move |objects| {
-                module_directories(objects, &configuration, layer)
+                let tree = Tree(&entries);
+                let mut start = BTreeSet::from([layer.clone()]);
+                let mut matters = BTreeSet::new();
+                if tree.unit(&layer).is_some() {
+                    let found =
+                        terragrunt::follow(&tree, &layer, |object| objects.blob_prefix(object, FILE_LIMIT))?;
+                    start.extend(found.modules);
+                    matters = found.paths;
+                }
+                matters.extend(module_directories(objects, &configuration, start)?);
+                Ok(matters)
             })
             .await?;
         Ok(Footprint { directories, patterns: extra.to_vec() })
@@ -95,10 +106,10 @@ fn configuration_by_directory(entries: &[Entry]) -> BTreeMap<String, Vec<(String
 fn module_directories(
     objects: &mut Objects,
     configuration: &BTreeMap<String, Vec<(String, String)>>,
-    layer: String,
+    start: BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Error> {
-    let mut seen = BTreeSet::from([layer.clone()]);
-    let mut queue = VecDeque::from([layer]);
+    let mut queue: VecDeque<String> = start.iter().cloned().collect();
+    let mut seen = start;
     while let Some(directory) = queue.pop_front() {
         for (name, object) in configuration.get(&directory).into_iter().flatten() {
             let content = objects.blob_prefix(object, FILE_LIMIT)?;
@@ -118,15 +129,7 @@ fn local_module(directory: &str, source: &str) -> Option<String> {
     if !source.starts_with("./") && !source.starts_with("../") && source != "." && source != ".." {
         return None;
     }
-    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
-    for part in source.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            name => parts.push(name),
-        }
-    }
-    Some(parts.join("/"))
+    normal(directory, source)
 }
 
 #[cfg(test)]

@@ -83,25 +83,34 @@ fn names(header: &[String]) -> impl Iterator<Item = &str> {
     header.iter().map(String::as_str)
 }
 
-struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     input: &'a [u8],
-    at: usize,
+    pub(crate) at: usize,
     /// Headers of the blocks that are open, outermost first.
     stack: Vec<Vec<String>>,
     found: Outline,
 }
 
 impl<'a> Scanner<'a> {
-    fn new(input: &'a [u8]) -> Self {
+    pub(crate) fn new(input: &'a [u8]) -> Self {
+        let input = input.get(..FILE_LIMIT).unwrap_or(input);
         Self { input, at: 0, stack: Vec::new(), found: Outline::default() }
     }
 
-    fn peek(&self) -> Option<u8> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.input.get(self.at).copied()
     }
 
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.input.get(self.at..).unwrap_or_default()
+    }
+
+    pub(crate) fn between(&self, start: usize, end: usize) -> &'a [u8] {
+        self.input.get(start..end).unwrap_or_default()
+    }
+
     fn starts_with(&self, prefix: &[u8]) -> bool {
-        self.input.get(self.at..).is_some_and(|rest| rest.starts_with(prefix))
+        self.rest().starts_with(prefix)
     }
 
     /// Each turn consumes at least one byte, so the whole scan is linear in the input.
@@ -162,7 +171,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn identifier(&mut self) -> String {
+    pub(crate) fn identifier(&mut self) -> String {
         let start = self.at;
         while self
             .peek()
@@ -185,7 +194,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes a comment without the newline that ends it.
-    fn skip_comment(&mut self) -> bool {
+    pub(crate) fn skip_comment(&mut self) -> bool {
         if self.starts_with(b"/*") {
             self.at += 2;
             while self.at < self.input.len() && !self.starts_with(b"*/") {
@@ -302,7 +311,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes a heredoc; leaves the newline after its end mark, which also ends the attribute it belongs to.
-    fn skip_heredoc(&mut self) -> bool {
+    pub(crate) fn skip_heredoc(&mut self) -> bool {
         if !self.starts_with(b"<<") {
             return false;
         }

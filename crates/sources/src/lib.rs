@@ -12,6 +12,7 @@ mod process;
 mod refs;
 mod remote;
 mod source;
+mod terragrunt;
 
 pub use bundle::Bundle;
 pub use credentials::{Credentials, InvalidSecret, Login};

@@ -256,6 +256,44 @@ async fn the_relevant_commit_follows_path_modules_extra_paths_and_deletions() {
 }
 
 #[tokio::test]
+async fn what_a_unit_of_terragrunt_rests_on_is_relevant_to_it() {
+    let unit = "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }\n\
+                terraform { source = \"../../modules//app\" }\n\
+                dependency \"net\" { config_path = \"../net\" }\n";
+    let repo = Repo::new();
+    repo.write("root.hcl", "locals { region = read_terragrunt_config(\"region.hcl\") }")
+        .write("region.hcl", "")
+        .write("live/app/terragrunt.hcl", unit)
+        .write("live/net/terragrunt.hcl", "")
+        .write(
+            "live/other/terragrunt.hcl",
+            "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }",
+        )
+        .write("modules/app/main.tf", "module \"part\" { source = \"../part\" }")
+        .write("modules/part/main.tf", "")
+        .write("README.md", "");
+    let first = repo.commit();
+    let cache = tempfile::tempdir().unwrap();
+    let git = git_in(cache.path());
+    let relevant = async |commit: &CommitId, path: &str| {
+        let mirror = git.mirror(&repo.source(), commit).await.unwrap();
+        git.relevant(&mirror, commit, &path.parse().unwrap(), &[]).await.unwrap()
+    };
+    assert_eq!(relevant(&first, "live/app").await, first);
+    let elsewhere = repo.write("README.md", "x").write("live/other/x.txt", "").commit();
+    assert_eq!(relevant(&elsewhere, "live/app").await, first, "neither other units nor other files matter");
+    for path in
+        ["root.hcl", "region.hcl", "live/net/terragrunt.hcl", "modules/app/main.tf", "modules/part/main.tf"]
+    {
+        let content = std::fs::read_to_string(repo.dir.path().join(path)).unwrap();
+        let change = repo.write(path, &format!("{content}\n# changed\n")).commit();
+        assert_eq!(relevant(&change, "live/app").await, change, "{path} matters");
+        let is_shared = ["root.hcl", "region.hcl"].contains(&path);
+        assert_eq!(relevant(&change, "live/other").await == change, is_shared, "{path} and another unit");
+    }
+}
+
+#[tokio::test]
 async fn hooks_filters_and_helpers_of_a_hostile_repository_do_not_run() {
     let repo = Repo::new();
     let canary = repo.dir.path().join("canary");

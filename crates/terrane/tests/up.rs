@@ -7,11 +7,16 @@ mod tools;
 use std::fs;
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use api::layer::LayerState;
 use api::run::Action;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
-use harness::{BINARY, Gate, Terrane, declare_layer, git, is, layer_until, runs, until, why};
+use axum::http::StatusCode;
+use harness::{
+    BINARY, Gate, Terrane, declare_layer, declare_path, declare_repository, git, is, layer_until, runs,
+    until, why,
+};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
@@ -175,7 +180,7 @@ async fn killed_in_mid_apply_it_takes_the_apply_up_again_and_never_starts_it_twi
 
 #[tokio::test]
 async fn code_that_knows_its_own_path_shows_no_change_when_it_is_planned_again() {
-    let mut terrane = Terrane::new();
+    let mut terrane = Terrane::new().with_program("terragrunt");
     let client = terrane.start(&[]).await;
     let code = "resource \"terraform_data\" \"here\" {\n  input = abspath(path.module)\n}\n\n\
                 output \"here\" {\n  value = \"${abspath(path.module)} ${path.cwd}\"\n}\n";
@@ -196,8 +201,110 @@ async fn code_that_knows_its_own_path_shows_no_change_when_it_is_planned_again()
     layer_until(&client, "here", "still in order", is("Ready")).await;
     assert_eq!(attempts_of_applies(&client).await, [1], "nothing was left to apply");
 
+    tokio::join!(a_unit_of_terragrunt_is_a_layer(&client), layers_of_one_state_wait_for_each_other(&client));
+
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+/// A commit that touches only what a unit includes leads to a plan and an apply by Terragrunt.
+async fn a_unit_of_terragrunt_is_a_layer(client: &Client) {
+    let root = |greeting: &str| format!("inputs = {{ greeting = \"{greeting}\" }}\n");
+    let files = [
+        ("root.hcl", root("hello").as_str()),
+        ("live/app/terragrunt.hcl", "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }\nterraform { source = \"../../modules//app\" }\n"),
+        ("modules/app/main.tf", "variable \"greeting\" {}\nresource \"terraform_data\" \"app\" { input = var.greeting }\n"),
+    ]
+    .map(|(path, content)| (path, content.to_owned()));
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, content)| (*path, content.as_str())).collect();
+    let source = declare_repository(client, "units", &files).await;
+    declare_path(client, "units", "unit", "live/app").await;
+    let applied = layer_until(client, "unit", "applied", is("Ready")).await.status.unwrap();
+    assert_eq!(applied.plan.unwrap().summary.add, 1);
+    assert_eq!(applied.state_identity.unwrap().backend, "terrane");
+
+    fs::write(source.path().join("root.hcl"), root("goodbye")).unwrap();
+    git(source.path(), &["commit", "--quiet", "--all", "--message=Change what is included"]);
+    let head = git(source.path(), &["rev-parse", "HEAD"]);
+    let changed = layer_until(client, "unit", "applied at the new commit", |layer| {
+        let applied = layer.status.as_ref().and_then(|status| status.revision.applied.as_ref());
+        is("Ready")(layer) && applied.is_some_and(|commit| commit.as_str() == head)
+    })
+    .await;
+    assert_eq!(changed.status.unwrap().plan.unwrap().summary.change, 1);
+}
+
+/// A state that anyone may read and write, as a backend without locks has it.
+async fn open_state(
+    axum::extract::State(content): axum::extract::State<Arc<Mutex<Vec<u8>>>>,
+    method: axum::http::Method,
+    body: axum::body::Bytes,
+) -> (StatusCode, Vec<u8>) {
+    let mut content = content.lock().unwrap();
+    if method == axum::http::Method::POST {
+        *content = body.to_vec();
+    }
+    let status = if content.is_empty() { StatusCode::NO_CONTENT } else { StatusCode::OK };
+    (status, content.clone())
+}
+
+/// Two paths whose code leads to one state, in a backend that would let both write at once.
+async fn layers_of_one_state_wait_for_each_other(client: &Client) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}/state", listener.local_addr().unwrap());
+    let service =
+        axum::Router::new().route("/state", axum::routing::any(open_state)).with_state(Arc::default());
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, service).await });
+
+    let gate = Gate::new();
+    let code = |address: &str| {
+        format!("terraform {{\n  backend \"http\" {{ address = \"{address}\" }}\n}}\n{}", gate.code())
+    };
+    // One of them names a user, which makes no other state of it.
+    let with_user = address.replace("http://", "http://someone@");
+    let files = [("left/main.tf", code(&address)), ("right/main.tf", code(&with_user))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, content)| (*path, content.as_str())).collect();
+    let _source = declare_repository(client, "shared", &files).await;
+    for name in ["left", "right"] {
+        declare_path(client, "shared", name, name).await;
+    }
+    let of = |name: &'static str| move |run: &TerraformRun| run.spec.layer.name.as_str() == name;
+    let apply = async |name: &'static str| {
+        until("the apply exists", async || runs(client, Action::Apply).await.into_iter().find(of(name))).await
+    };
+    let (left, right) = (apply("left").await, apply("right").await);
+    assert_eq!(left.spec.state, right.spec.state, "one lock for both");
+    let waits = |run: &TerraformRun| {
+        let conditions = run.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        api::condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == "StateLocked")
+    };
+    until("one of them waits for the other", async || {
+        let both = runs(client, Action::Apply).await;
+        both.iter().find(|run| (of("left")(run) || of("right")(run)) && waits(run)).map(|_| ())
+    })
+    .await;
+    assert_eq!(gate.visitors().await, 1, "one of them is at work");
+    gate.open();
+    // The second one was planned on a state that the first has changed since: it ends without having begun.
+    let ends = until("both applies have ended", async || {
+        let both: Vec<String> = runs(client, Action::Apply)
+            .await
+            .iter()
+            .filter(|run| run.metadata.uid == left.metadata.uid || run.metadata.uid == right.metadata.uid)
+            .filter_map(|run| Some(run.status.as_ref()?.result.as_ref()?.reason.clone()))
+            .collect();
+        (both.len() == 2).then_some(both)
+    })
+    .await;
+    let ends: std::collections::BTreeSet<&str> = ends.iter().map(String::as_str).collect();
+    assert_eq!(ends, std::collections::BTreeSet::from(["Stale", "Succeeded"]));
+    assert_eq!(gate.visitors().await, 1);
+    for name in ["left", "right"] {
+        let layer = layer_until(client, name, "planned", |layer| layer.status.is_some()).await;
+        let identity = layer.status.unwrap().state_identity.unwrap();
+        assert_eq!(identity.backend, format!("http address={address}"));
+    }
 }
 
 #[test]

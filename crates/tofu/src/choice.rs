@@ -155,11 +155,10 @@ pub fn read_terragrunt(root: &Path, layer: &Path) -> Result<TerragruntFiles, Err
     for directory in layer.ancestors().take_while(|directory| directory.starts_with(root)) {
         for name in TERRAGRUNT_FILES {
             let path = directory.join(name);
-            let content = match std::fs::read(&path) {
-                Ok(content) => content,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(Error::Io { path, source }),
-            };
+            if !path.is_file() {
+                continue;
+            }
+            let content = std::fs::read(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
             let outline = hcl::outline(name, &content);
             let said = |setting: &str, version: String| Said {
                 place: format!("{setting} in {}", path.strip_prefix(root).unwrap_or(&path).display()),

@@ -41,7 +41,8 @@ impl Collector {
             }
             return;
         }
-        if line.starts_with("Warning: ") {
+        // Terragrunt repeats everything below such a line.
+        if line.starts_with("Warning: ") || line.ends_with("occurred:") {
             self.inside = false;
         }
         let Some(diagnostic) = self.first.as_mut().filter(|_| self.inside) else { return };
@@ -52,6 +53,14 @@ impl Collector {
                 diagnostic.detail.push(' ');
             }
             diagnostic.detail.push_str(line);
+        }
+    }
+
+    /// Terragrunt has errors that look like any other line: the last one says why it ended.
+    pub fn last_words(&mut self, line: &str) {
+        let summary = line.trim_start_matches("* ").trim();
+        if self.first.is_none() && !summary.is_empty() {
+            self.first = Some(Diagnostic { summary: summary.to_owned(), ..Diagnostic::default() });
         }
     }
 
@@ -131,6 +140,20 @@ mod tests {
             Meaning::StateLocked
         );
         assert_eq!(collect("Error: Saved plan is stale\n").meaning(), Meaning::StalePlan);
+    }
+
+    #[test]
+    fn errors_of_terragrunt_are_told_once() {
+        let both = "Error: Unsupported attribute\n  on /w/terragrunt.hcl line 1:\n   1: inputs = { a = local.nope }\nThis object does not have an attribute named \"nope\".\nerror occurred:\n\n* /w/terragrunt.hcl:1,21-26: Unsupported attribute; This object\n";
+        assert_eq!(
+            collect(both).first().unwrap().message(),
+            "Unsupported attribute (/w/terragrunt.hcl:1): This object does not have an attribute named \"nope\"."
+        );
+        let mut plain = collect("error occurred:\n\n* stat /w/nowhere: no such file or directory\n");
+        plain.last_words("* stat /w/nowhere: no such file or directory");
+        assert_eq!(plain.first().unwrap().message(), "stat /w/nowhere: no such file or directory");
+        plain.last_words("later");
+        assert_eq!(plain.first().unwrap().summary, "stat /w/nowhere: no such file or directory");
     }
 
     #[test]

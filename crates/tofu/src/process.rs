@@ -12,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
+use crate::terragrunt::is_command_of;
+
 /// Longer lines are cut into pieces of this size.
 const LINE_LIMIT: usize = 256 * 1024;
 
@@ -74,6 +76,30 @@ pub async fn run(
     surroundings: &Surroundings,
     lines: Lines<'_>,
 ) -> Result<Ended, Error> {
+    run_family(program, None, arguments, directory, surroundings, lines).await
+}
+
+/// Runs a program that lets another one do the work. A stop is told to the worker: a wrapper that is interrupted kills its worker
+/// half a minute later, whatever state it has to save.
+pub async fn run_wrapper(
+    program: &Path,
+    worker: &Path,
+    arguments: &[OsString],
+    directory: &Path,
+    surroundings: &Surroundings,
+    lines: Lines<'_>,
+) -> Result<Ended, Error> {
+    run_family(program, Some(worker), arguments, directory, surroundings, lines).await
+}
+
+async fn run_family(
+    program: &Path,
+    worker: Option<&Path>,
+    arguments: &[OsString],
+    directory: &Path,
+    surroundings: &Surroundings,
+    lines: Lines<'_>,
+) -> Result<Ended, Error> {
     let name = program.display().to_string();
     let mut child = Command::new(program)
         .args(arguments)
@@ -94,6 +120,7 @@ pub async fn run(
     let mut stop = surroundings.stop.clone();
     let mut interrupted = false;
     let mut kill_at = None;
+    let mut workers = worker.map(Workers::new);
     let ended = loop {
         tokio::select! {
             // Lines first, so that what was said before the end is told before the end.
@@ -103,8 +130,16 @@ pub async fn run(
             status = child.wait() => break status,
             () = wished(&mut stop), if !interrupted => {
                 interrupted = true;
-                family.interrupt();
+                match workers.as_mut() {
+                    Some(workers) => workers.begin(),
+                    None => family.interrupt(),
+                }
                 kill_at = Some(tokio::time::Instant::now() + surroundings.grace);
+            }
+            () = at(workers.as_ref().and_then(|workers| workers.look_at)), if interrupted && workers.is_some() => {
+                if let Some(workers) = workers.as_mut() {
+                    workers.look(&family);
+                }
             }
             () = at(kill_at), if kill_at.is_some() => {
                 kill_at = None;
@@ -251,6 +286,69 @@ impl Drop for Family {
     }
 }
 
+/// The processes that work for a wrapper, each of which is interrupted once.
+struct Workers {
+    program: std::path::PathBuf,
+    told: Vec<Pid>,
+    look_at: Option<tokio::time::Instant>,
+    /// When the wrapper itself is told, because it seems to do something else.
+    patience_ends: Option<tokio::time::Instant>,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Longer than a wrapper takes from its start to the start of its worker.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Workers {
+    fn new(program: &Path) -> Self {
+        Self { program: program.to_owned(), told: Vec::new(), look_at: None, patience_ends: None }
+    }
+
+    fn begin(&mut self) {
+        let now = tokio::time::Instant::now();
+        self.look_at = Some(now);
+        self.patience_ends = Some(now + WORKER_PATIENCE);
+    }
+
+    /// Tells those who were not told yet, until the wrapper ends: it can start a worker after another one. O(processes of the
+    /// machine).
+    fn look(&mut self, family: &Family) {
+        let now = tokio::time::Instant::now();
+        let Some(leader) = family.leader else { return };
+        for process in children_of(leader, &self.program) {
+            if !self.told.contains(&process) {
+                let _ = rustix::process::kill_process(process, Signal::INT);
+                self.told.push(process);
+            }
+        }
+        if self.told.is_empty() && self.patience_ends.is_some_and(|end| now >= end) {
+            self.patience_ends = None;
+            family.interrupt();
+        }
+        self.look_at = Some(now + LOOK_EVERY);
+    }
+}
+
+/// Children of a process that run this program.
+fn children_of(parent: Pid, program: &Path) -> Vec<Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let parent = parent.as_raw_nonzero().to_string();
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
+        .filter(|process| {
+            let of = |file: &str| std::fs::read(format!("/proc/{}/{file}", process.as_raw_nonzero()));
+            // The name, in parentheses, can hold anything; the state and the parent's number follow its end.
+            let is_child = of("stat").is_ok_and(|stat| {
+                let stat = String::from_utf8_lossy(&stat).into_owned();
+                let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+                after_name.split(' ').nth(1) == Some(parent.as_str())
+            });
+            is_child && of("cmdline").is_ok_and(|line| is_command_of(program.as_os_str(), &line))
+        })
+        .collect()
+}
+
 /// Living processes whose environment carries the mark. O(processes of the machine).
 fn marked_processes(mark: &str) -> Vec<Pid> {
     let wanted = format!("{MARK}={mark}");
@@ -325,6 +423,32 @@ mod tests {
         .unwrap();
         assert_eq!(said, ["ready", "interrupted"]);
         assert_eq!(ended, Ended { code: Some(7), signal: None, interrupted: true });
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_told_to_the_worker_of_a_wrapper_and_not_to_the_wrapper() {
+        let dir = tempfile::tempdir().unwrap();
+        let worker = dir.path().join("worker");
+        let script = "#!/bin/sh\ntrap 'echo worker interrupted; exit 7' INT\necho ready\nwhile :; do sleep 0.05; done\n";
+        std::fs::write(&worker, script).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&worker, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (stop, around) = surroundings("wrapped", Duration::from_secs(60));
+        let mut said = Vec::new();
+        let wrapper =
+            format!("trap 'echo wrapper interrupted' INT; {}; echo worker ended with $?", worker.display());
+        let arguments = ["-c".into(), wrapper.into()];
+        let shell = Path::new("/bin/sh");
+        let ended = run_wrapper(shell, &worker, &arguments, Path::new("/"), &around, &mut |_, line| {
+            if line == "ready" {
+                stop.send_replace(Wish::Stop);
+            }
+            said.push(line.to_owned());
+        })
+        .await
+        .unwrap();
+        assert_eq!(said, ["ready", "worker interrupted", "worker ended with 7"]);
+        assert_eq!(ended, Ended { code: Some(0), signal: None, interrupted: true });
     }
 
     #[tokio::test]

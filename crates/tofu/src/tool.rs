@@ -12,12 +12,15 @@ use tokio::sync::watch;
 use crate::choice::Wanted;
 use crate::diagnostics::Collector;
 use crate::process::{self, Ended, Lines, Stream, Surroundings, Wish};
-use crate::versions::parse_version;
+use crate::terragrunt::Terragrunt;
+use crate::versions::{Constraint, parse_version};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}", missing(.wanted, .found))]
     Missing { wanted: Box<Wanted>, found: Vec<String> },
+    #[error("{}", missing_terragrunt(.constraint, .found))]
+    MissingTerragrunt { constraint: Constraint, found: Vec<String> },
     #[error(transparent)]
     Process(#[from] process::Error),
 }
@@ -44,17 +47,34 @@ fn missing(wanted: &Wanted, found: &[String]) -> String {
     )
 }
 
+fn missing_terragrunt(constraint: &Constraint, found: &[String]) -> String {
+    let installed = if found.is_empty() {
+        "none is installed".to_owned()
+    } else {
+        format!("installed: {}", found.join(", "))
+    };
+    format!(
+        "the layer is run by terragrunt, but {constraint} of it is not there; {installed}. Install it where the runner looks for programs, or set terragrunt.enabled to false"
+    )
+}
+
 /// A program that was found and asked for its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
     pub kind: ToolKind,
     pub path: PathBuf,
     pub version: Version,
+    /// What runs the tool, where it is not run directly.
+    pub wrapper: Option<Terragrunt>,
 }
 
 impl std::fmt::Display for Tool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.kind.program(), self.version)
+        write!(f, "{} {}", self.kind.program(), self.version)?;
+        match &self.wrapper {
+            Some(terragrunt) => write!(f, " run by terragrunt {}", terragrunt.version),
+            None => Ok(()),
+        }
     }
 }
 
@@ -94,9 +114,9 @@ impl Tool {
         let mut found = Vec::new();
         for kind in kinds {
             let mut best: Option<Self> = None;
-            for path in candidates(kind, directories) {
+            for path in candidates(kind.program(), directories) {
                 let Some(version) = version_of(&path, surroundings).await else { continue };
-                let tool = Self { kind, path, version };
+                let tool = Self { kind, path, version, wrapper: None };
                 found.push(tool.to_string());
                 if wanted.constraint.is_satisfied_by(&tool.version)
                     && best.as_ref().is_none_or(|best| best.version < tool.version)
@@ -109,6 +129,28 @@ impl Tool {
             }
         }
         Err(Error::Missing { wanted: Box::new(wanted.clone()), found })
+    }
+
+    /// The program that is started.
+    pub fn program(&self) -> &'static str {
+        match &self.wrapper {
+            Some(_) => "terragrunt",
+            None => self.kind.program(),
+        }
+    }
+
+    /// Lets Terragrunt fetch the code and write what it generates. A tool that works alone only says its version.
+    pub async fn prepare(
+        &self,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        let arguments = match &self.wrapper {
+            Some(_) => Terragrunt::preparation(&self.path),
+            None => vec!["version".into()],
+        };
+        self.run(arguments, dir, surroundings, lines).await
     }
 
     pub async fn init(
@@ -237,19 +279,46 @@ impl Tool {
     ) -> Result<Report, Error> {
         let arguments: Vec<OsString> =
             fixed.into_iter().map(OsString::from).chain(more.into_iter().map(OsStr::to_owned)).collect();
+        let arguments = match &self.wrapper {
+            Some(_) => Terragrunt::wrap(arguments),
+            None => arguments,
+        };
+        self.run(arguments, dir, surroundings, lines).await
+    }
+
+    /// Starts the program that is there to be started.
+    async fn run(
+        &self,
+        arguments: Vec<OsString>,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
         let mut complaints = Collector::default();
-        let ended = process::run(&self.path, &arguments, dir, surroundings, &mut |stream, line| {
+        let mut last_words = String::new();
+        let mut lines = |stream: Stream, line: &str| {
             complaints.line(line);
+            if stream == Stream::Err && !line.trim().is_empty() {
+                last_words = line.to_owned();
+            }
             lines(stream, line);
-        })
-        .await?;
+        };
+        let ended = match &self.wrapper {
+            Some(terragrunt) => {
+                process::run_wrapper(&terragrunt.path, &self.path, &arguments, dir, surroundings, &mut lines)
+                    .await?
+            }
+            None => process::run(&self.path, &arguments, dir, surroundings, &mut lines).await?,
+        };
+        if self.wrapper.is_some() && ended.code != Some(0) {
+            complaints.last_words(&last_words);
+        }
         Ok(Report { ended, complaints })
     }
 }
 
 /// Files that could be the tool, plain name first.
-fn candidates(kind: ToolKind, directories: &[PathBuf]) -> Vec<PathBuf> {
-    let program = kind.program();
+pub(crate) fn candidates(program: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in directories {
         let plain = directory.join(program);
@@ -274,7 +343,7 @@ fn candidates(kind: ToolKind, directories: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Asks a program for its version; a program that does not answer is none of ours.
-async fn version_of(path: &Path, surroundings: &Surroundings) -> Option<Version> {
+pub(crate) async fn version_of(path: &Path, surroundings: &Surroundings) -> Option<Version> {
     #[derive(Deserialize)]
     struct Answer {
         terraform_version: String,
@@ -294,7 +363,7 @@ async fn version_of(path: &Path, surroundings: &Surroundings) -> Option<Version>
     tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.ok()?.ok()?;
     match serde_json::from_str::<Answer>(&text) {
         Ok(answer) => parse_version(&answer.terraform_version),
-        // Before 0.13 there is no JSON: "Terraform v0.12.31".
+        // Terragrunt has no JSON for it ("terragrunt version v1.0.0"), and neither had terraform before 0.13.
         Err(_) => text
             .lines()
             .next()?

@@ -29,6 +29,8 @@ pub(super) struct Plan<'a> {
     pub(super) attempt: u32,
     pub(super) sha256: &'a Sha256,
     pub(super) summary: PlanSummary,
+    /// The state that it was made on; unknown of a plan from before that was reported.
+    pub(super) state: Option<&'a Sha256>,
     pub(super) differences: &'a Differences,
     pub(super) made_at: Timestamp,
 }
@@ -137,6 +139,7 @@ impl<'a> Plan<'a> {
             attempt: status.attempts.last()?.number,
             sha256: result.plan_sha256.as_ref()?,
             summary: result.summary?,
+            state: result.state_identity.as_ref().map(|identity| &identity.sha256),
             differences: &result.differences,
             made_at: status.finished_at.as_ref()?.0,
         })

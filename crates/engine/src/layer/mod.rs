@@ -151,7 +151,8 @@ fn holds_finalizer(layer: &TerraformLayer) -> bool {
     layer.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == LAYER_FINALIZER)
 }
 
-/// The state that a layer's runs are about.
+/// The state that the datastore keeps for a layer. A plan reads it unless the code names a backend; what an apply is about, its plan
+/// has found out.
 pub fn state_of(layer: &TerraformLayer) -> Sha256 {
     names::state(
         layer.metadata.namespace.as_deref().unwrap_or_default(),

@@ -21,11 +21,13 @@ pub(super) struct Wanted<'a> {
     pub(super) trigger: Trigger,
     pub(super) preceding: u32,
     pub(super) bundle: Option<Sha256>,
+    /// The state that it is about, where that is known better than by the layer's place.
+    pub(super) state: Option<Sha256>,
 }
 
 impl<'a> Wanted<'a> {
     pub(super) fn new(revision: &'a CommitId, token: &'a str, trigger: Trigger) -> Self {
-        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None }
+        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None, state: None }
     }
 }
 
@@ -54,6 +56,8 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
         mode: spec.mode,
         preceding: spec.preceding_failures,
         bundle: spec.bundle.clone(),
+        // Whoever changes this state takes its lock, from whatever layer they come.
+        state: plan.state.cloned(),
         ..Wanted::new(&spec.layer.revision, "", trigger)
     };
     let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
@@ -121,7 +125,7 @@ fn build(
             },
             action,
             mode: wanted.mode,
-            state: state_of(layer),
+            state: wanted.state.unwrap_or_else(|| state_of(layer)),
             artifact,
             trigger: wanted.trigger,
             bundle: wanted.bundle,

@@ -1,6 +1,7 @@
 //! What people read of a decision: the status and its conditions. Nothing here decides, and nothing that merely moves with time
 //! is written.
 
+use api::backend::StateIdentity;
 use api::condition::{self, Truth};
 use api::layer::{DriftStatus, LayerState, PlanRef, Revisions, RunRef};
 use api::run::PlanSummary;
@@ -49,6 +50,7 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
             summary: plan.summary,
             made_at: Time(plan.made_at),
         }),
+        state_identity: planned_on(history).cloned().or(before.state_identity),
         last_run: runs.first().cloned(),
         latest_runs: runs,
         last_sync: answered_sync(seen, history).or(before.last_sync),
@@ -61,6 +63,12 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
     };
     conditions(seen, history, need, &mut status);
     status
+}
+
+/// The state that the newest plan of any kind was made on. O(runs kept).
+fn planned_on<'a>(history: &History<'a>) -> Option<&'a StateIdentity> {
+    let of = |run: &&'a TerraformRun| run.status.as_ref()?.result.as_ref()?.state_identity.as_ref();
+    history.newest_first.iter().find_map(of)
 }
 
 fn drift_status(plan: &Plan<'_>) -> DriftStatus {

@@ -241,6 +241,7 @@ fn finish(
             message: format!("it ended with {reason}"),
             summary,
             plan_sha256: plan,
+            state_identity: None,
             differences: Differences::default(),
         }),
         ..TerraformRunStatus::default()
@@ -287,6 +288,7 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
             differences: Differences::default(),
             lineage: None,
             serial: None,
+            backend: None,
         }),
         log_sha256: Sha256::of(b""),
     }

@@ -54,6 +54,21 @@ impl Terrane {
         terrane
     }
 
+    /// With a program of `tools/setup` on its path, where pods that have users of their own can execute it.
+    pub(crate) fn with_program(self, name: &str) -> Self {
+        let programs = self.programs();
+        fs::create_dir_all(&programs).unwrap();
+        fs::copy(testkit::tools::tool(name).unwrap(), programs.join(name)).unwrap();
+        for path in [self.root.path(), &programs, &programs.join(name)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        self
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.root.path().join("programs")
+    }
+
     pub(crate) fn data(&self) -> PathBuf {
         self.root.path().join("data")
     }
@@ -82,6 +97,10 @@ impl Terrane {
                 .collect(),
             None => vec!["env".to_owned()],
         };
+        if self.programs().exists() {
+            let path = std::env::var("PATH").unwrap();
+            line.push(format!("PATH={path}:{}", self.programs().display()));
+        }
         line.push(self.binary.display().to_string());
         let fixed = ["up", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"];
         line.extend(fixed.into_iter().map(str::to_owned));
@@ -232,10 +251,20 @@ pub(crate) fn git(root: &Path, arguments: &[&str]) -> String {
 
 /// A repository with one root module of this code, and a layer that applies it by itself; all three are called `name`.
 pub(crate) async fn declare_layer(client: &Client, name: &str, code: &str) -> Scratch {
+    let source = declare_repository(client, name, &[(&format!("{name}/main.tf"), code)]).await;
+    declare_path(client, name, name, name).await;
+    source
+}
+
+/// A repository of these files.
+pub(crate) async fn declare_repository(client: &Client, name: &str, files: &[(&str, &str)]) -> Scratch {
     let source = Scratch::new("terrane-source-").unwrap();
     let root = source.path();
-    fs::create_dir_all(root.join(name)).unwrap();
-    fs::write(root.join(name).join("main.tf"), code).unwrap();
+    for (path, content) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
     git(root, &["init", "--quiet"]);
     git(root, &["add", "--all"]);
     git(root, &["commit", "--quiet", "--message=Start"]);
@@ -243,16 +272,20 @@ pub(crate) async fn declare_layer(client: &Client, name: &str, code: &str) -> Sc
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": name },
         "spec": { "repository": { "url": format!("file://{}", root.display()) }, "pollInterval": "1s" },
     });
+    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
+    let repository = serde_json::from_value(repository).unwrap();
+    repositories.create(&PostParams::default(), &repository).await.unwrap();
+    source
+}
+
+/// A layer that applies a path of a repository by itself.
+pub(crate) async fn declare_path(client: &Client, repository: &str, name: &str, path: &str) {
     let layer = json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
-        "spec": { "repository": { "name": name }, "branch": "main", "path": name, "remediationStrategy": { "autoApply": true } },
+        "spec": { "repository": { "name": repository }, "branch": "main", "path": path, "remediationStrategy": { "autoApply": true } },
     });
-    let post = PostParams::default();
-    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
-    repositories.create(&post, &serde_json::from_value(repository).unwrap()).await.unwrap();
     let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    layers.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
-    source
+    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
 }
 
 /// The runs of one action, in no order.

@@ -4,17 +4,19 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use api::run::Action;
 use api::{TerraformLayer, TerraformRepository};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use node::isolation::Isolation;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::process::{Guarded, Scratch};
 use testkit::release::{Delivery, Mirror, Vendor, platform, zip};
 
-use crate::harness::{BINARY, Terrane, git, layer_until, runs, until, why};
+use crate::harness::{BINARY, Terrane, git, is, layer_until, runs, until, why};
 
 const WITH_PROVIDER: &str = "terraform {\n  required_providers {\n    local = { source = \"hashicorp/local\" }\n  }\n}\nresource \"local_file\" \"note\" {\n  filename = \"${path.module}/note\"\n  content  = \"hello\"\n}\n";
 const WITHOUT: &str = "resource \"terraform_data\" \"x\" {}\n";
@@ -40,8 +42,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// One repository with a layer for each name, code and version of terraform.
-async fn declare(client: &Client, source: &Path, layers: &[(&str, &str, Option<&str>)]) {
+type Layers<'a> = [(&'a str, &'a str, Option<&'a str>)];
+
+/// Code for each layer.
+fn commit(source: &Path, layers: &Layers<'_>) {
     for (name, code, _) in layers {
         fs::create_dir_all(source.join(name)).unwrap();
         fs::write(source.join(name).join("main.tf"), code).unwrap();
@@ -49,6 +53,10 @@ async fn declare(client: &Client, source: &Path, layers: &[(&str, &str, Option<&
     git(source, &["init", "--quiet"]);
     git(source, &["add", "--all"]);
     git(source, &["commit", "--quiet", "--message=Start"]);
+}
+
+/// One repository with a layer for each name, code and version of terraform.
+async fn declare(client: &Client, source: &Path, layers: &Layers<'_>) {
     let repository = json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": "tools" },
         "spec": { "repository": { "url": format!("file://{}", source.display()) }, "pollInterval": "1s" },
@@ -61,10 +69,19 @@ async fn declare(client: &Client, source: &Path, layers: &[(&str, &str, Option<&
         let layer = json!({
             "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
             "spec": { "repository": { "name": "tools" }, "branch": "main", "path": name,
-                "terraform": { "enabled": true, "version": version } },
+                "terraform": { "enabled": true, "version": version },
+                "remediationStrategy": { "autoApply": *name == "fetched" } },
         });
         api.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
     }
+}
+
+/// Code whose apply succeeds only if it can change nothing in the store: not the program, not its neighbours.
+fn vandal(store: &Path) -> String {
+    let store = store.display();
+    format!(
+        "resource \"terraform_data\" \"vandal\" {{\n  provisioner \"local-exec\" {{\n    command = \"test -x {store}/terraform-99.0.0 && ! touch {store}/terraform-99.0.1 && ! rm -f {store}/terraform-99.0.0 && ! (echo >>{store}/terraform-99.0.0)\"\n  }}\n}}\n"
+    )
 }
 
 fn is_planned(layer: &TerraformLayer) -> bool {
@@ -89,15 +106,19 @@ async fn tools_and_providers_come_from_the_administrators_mirrors() {
     let downloads = ["--tools-mirror", &url, "--tools-keys", keys];
     let mirrors = [&downloads[..], &["--provider-mirror", providers.to_str().unwrap()]].concat();
     let client = terrane.start(&mirrors).await;
+    let is_root = rustix::process::geteuid().is_root();
+    let code = vandal(&if is_root { terrane.pods() } else { terrane.data() }.join("tools"));
     let layers = [
-        ("fetched", WITHOUT, Some("99.0.0")),
+        ("fetched", code.as_str(), Some("99.0.0")),
         ("forged", WITHOUT, Some("98.0.0")),
         // At the same time, and with nothing but the mirror to get the provider from.
         ("one", WITH_PROVIDER, None),
         ("two", WITH_PROVIDER, None),
     ];
+    commit(source.path(), &layers);
     declare(&client, source.path(), &layers).await;
-    for name in ["fetched", "one", "two"] {
+    layer_until(&client, "fetched", "applied, and the store is as it was", is("Ready")).await;
+    for name in ["one", "two"] {
         layer_until(&client, name, "planned", is_planned).await;
     }
     let log = String::from_utf8(terrane.command(&["logs", "fetched"]).stdout).unwrap();
@@ -110,6 +131,39 @@ async fn tools_and_providers_come_from_the_administrators_mirrors() {
     assert_eq!(attempt.reason.as_deref(), Some("ToolUntrusted"));
 
     verbs(&terrane, &mirror, &vendor, &downloads).await;
+}
+
+/// Pods that have no users of their own share one with the store; what keeps them from it is Landlock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordinary_users_runs_share_the_store_and_cannot_change_it() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not root: the other test is about an ordinary user already");
+        return;
+    }
+    let user = 1_999_000_001;
+    let mut terrane = Terrane::as_user(user);
+    match Isolation::detect_without_root() {
+        Isolation::Landlock => {}
+        Isolation::Users(_) | Isolation::None { .. } => {
+            eprintln!("this kernel has no Landlock: there is nothing to show");
+            return;
+        }
+    }
+    let (mirror, vendor) = (Mirror::start().await.unwrap(), Vendor::new().unwrap());
+    let real = fs::read(testkit::tools::tool("terraform").unwrap()).unwrap();
+    mirror.publish_terraform("99.0.0", &real, &vendor);
+    let (keys, source) = (open_directory(), open_directory());
+    fs::write(keys.path().join("terraform.gpg"), vendor.certificate()).unwrap();
+    let (url, place) = (mirror.url(), keys.path().to_str().unwrap());
+    let client = terrane.start(&["--tools-mirror", &url, "--tools-keys", place]).await;
+    let code = vandal(&terrane.data().join("tools"));
+    let layers = [("fetched", code.as_str(), Some("99.0.0"))];
+    commit(source.path(), &layers);
+    // git reads no repository of somebody else.
+    let owner = Command::new("chown").args(["-R", &user.to_string()]).arg(source.path()).status().unwrap();
+    assert!(owner.success());
+    declare(&client, source.path(), &layers).await;
+    layer_until(&client, "fetched", "applied, and the store is as it was", is("Ready")).await;
 }
 
 async fn verbs(terrane: &Terrane, mirror: &Mirror, vendor: &Vendor, downloads: &[&str]) {

@@ -1,6 +1,9 @@
 //! Whole attempts: a real repository, the real tool, the real datastore over a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod identity;
+mod terragrunt;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::attempt::{Description, Outcome, PlanSource, Reason};
+use api::backend::Backend;
 use api::run::{Action, Mode, PlanSummary};
 use api::text::{CommitId, GitUrl, Sha256};
+use api::tool::Tool;
 use bytes::Bytes;
 use datastore::client::{Client, LockChange, TokenSource};
 use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
@@ -154,7 +159,9 @@ impl World {
             workspace: Default::default(),
             tool: None,
             tool_version: None,
+            terragrunt: None,
             state: state_identity(),
+            backend: None,
             plan: None,
         }
     }
@@ -170,7 +177,7 @@ impl World {
             run_uid: run.to_owned(),
             attempt: 1,
             work_dir: self.dir.path().join("work"),
-            search_path: std::env::split_paths(&path).collect::<Vec<PathBuf>>(),
+            search_path: std::env::split_paths(&path).chain([tools()]).collect(),
             tools: None,
             provider_mirror: None,
             environment: Vec::new(),
@@ -208,6 +215,12 @@ impl World {
         self.run(self.description(run, Action::Plan, 0)).await
     }
 
+    /// The apply of a plan as the controller would describe it.
+    fn apply_after(&self, run: &str, fence: u64, plan: &Outcome) -> Description {
+        let backend = plan.plan.as_ref().unwrap().backend.as_ref().map(Backend::sha256);
+        Description { backend, ..self.apply_of(run, fence, &plan.run_uid, planned(plan)) }
+    }
+
     fn apply_of(&self, run: &str, fence: u64, plan: &str, sha256: Sha256) -> Description {
         let source = PlanSource { run_uid: plan.to_owned(), attempt: 1, sha256 };
         Description { plan: Some(source), ..self.description(run, Action::Apply, fence) }
@@ -228,6 +241,11 @@ impl World {
         self.client().state_get(&state_id(), &mut content).await.unwrap()?;
         Some(serde_json::from_slice(&content).unwrap())
     }
+}
+
+/// Where `tools/setup` puts what the machine does not have.
+fn tools() -> PathBuf {
+    testkit::tools::tool("terragrunt").unwrap().parent().unwrap().to_owned()
 }
 
 fn sh(dir: &Path, script: &str) {
@@ -265,7 +283,8 @@ async fn a_commit_becomes_a_plan_an_apply_and_a_state() {
     let sha256 = planned(&plan);
     assert_eq!(plan.message, "Plan: 1 to add, 0 to change, 0 to destroy. 1 output changes.");
     assert_eq!(plan.exit_code, 2);
-    assert!(plan.tool.as_ref().unwrap().starts_with("terraform "), "{:?}", plan.tool);
+    let tool = plan.tool.as_ref().unwrap();
+    assert!(tool.starts_with("terraform ") || tool.starts_with("tofu "), "{tool}");
     let made_from = plan.plan.as_ref().unwrap();
     assert_eq!((&made_from.lineage, made_from.serial), (&None, None));
     assert!(world.state().await.is_none(), "a plan writes no state");
@@ -377,7 +396,25 @@ async fn mistakes_in_the_code_are_told_with_their_place() {
         "{}",
         missing.message
     );
-    assert!(missing.message.contains("installed: terraform "), "{}", missing.message);
+    assert!(missing.message.contains("installed: "), "{}", missing.message);
+}
+
+/// It is built only where terraform is not.
+#[tokio::test]
+async fn opentofu_is_used_where_it_is_asked_for_and_there() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    let is_there = world.options("tofu").search_path.iter().any(|dir| dir.join("tofu").is_file());
+    let with_tofu = |description: Description| Description { tool: Some(Tool::Opentofu), ..description };
+    let plan = world.run(with_tofu(world.description("plan-1", Action::Plan, 0))).await;
+    if !is_there {
+        assert_eq!(plan.reason, Reason::ToolMissing);
+        assert!(plan.message.starts_with("tofu is not installed; none is installed. "), "{}", plan.message);
+        return;
+    }
+    assert!(plan.tool.as_ref().unwrap().starts_with("tofu "), "{:?}", plan.tool);
+    assert_eq!(plan.message, "Plan: 1 to add, 0 to change, 0 to destroy. 1 output changes.");
+    let apply = world.run(with_tofu(world.apply_after("apply-1", 1, &plan))).await;
+    assert_eq!(apply.message, "Apply complete! Resources: 1 added, 0 changed, 0 destroyed.");
 }
 
 #[tokio::test]
@@ -516,24 +553,6 @@ async fn a_state_locked_by_a_person_is_left_alone() {
         locked.message
     );
     assert_eq!(world.state().await, before);
-}
-
-#[tokio::test]
-async fn code_with_a_backend_of_its_own_keeps_it() {
-    let elsewhere = tempfile::tempdir().unwrap();
-    let file = elsewhere.path().join("own.tfstate");
-    let code = format!(
-        "terraform {{\n  backend \"local\" {{ path = \"{}\" }}\n}}\nresource \"terraform_data\" \"x\" {{ input = 1 }}\n",
-        file.display()
-    );
-    let world = World::new(&[("envs/prod/main.tf", &code)]).await;
-    let plan = planned(&world.plan("plan-1").await);
-    let apply = world.run(world.apply_of("apply-1", 1, "plan-1", plan.clone())).await;
-    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
-    assert!(file.exists());
-    assert!(world.state().await.is_none());
-    let stale = world.run(world.apply_of("apply-2", 2, "plan-1", plan)).await;
-    assert_eq!(stale.reason, Reason::Stale, "{}", stale.message);
 }
 
 async fn reqwest_get(world: &World, path: &str) -> u16 {

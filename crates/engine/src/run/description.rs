@@ -1,0 +1,86 @@
+//! What a runner is told: the run's own words, and what layer and repository say about the tool.
+
+use api::attempt::{Description, PlanSource};
+use api::text::Sha256;
+use api::tool::{Choice, Tool};
+use api::{TerraformLayer, TerraformRepository, TerraformRun};
+
+use super::Observed;
+
+pub(super) fn describe(
+    seen: &Observed<'_>,
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+    bundle: &Sha256,
+    attempt: u32,
+    fence: u64,
+) -> Option<Description> {
+    let run = seen.run;
+    let (tool, tool_version) = tool_choice(layer, repository);
+    Some(Description {
+        namespace: run.metadata.namespace.clone()?,
+        layer: run.spec.layer.name.to_string(),
+        layer_uid: run.spec.layer.uid.clone(),
+        run: run.metadata.name.clone()?,
+        run_uid: run.metadata.uid.clone()?,
+        attempt,
+        fence,
+        action: run.spec.action,
+        mode: run.spec.mode,
+        revision: run.spec.layer.revision.clone(),
+        bundle: bundle.clone(),
+        path: layer.spec.path.clone(),
+        workspace: layer.spec.workspace.clone().unwrap_or_default(),
+        tool,
+        tool_version,
+        terragrunt: terragrunt_choice(layer, repository),
+        state: run.spec.state.clone(),
+        backend: elsewhere(run, layer),
+        plan: run.spec.artifact.as_ref().map(|artifact| PlanSource {
+            run_uid: artifact.run_uid.clone(),
+            attempt: artifact.attempt,
+            sha256: artifact.sha256.clone(),
+        }),
+    })
+}
+
+/// The state of an apply, where it is not the one that the datastore keeps for the layer.
+fn elsewhere(run: &TerraformRun, layer: &TerraformLayer) -> Option<Sha256> {
+    let is_elsewhere = run.spec.action.mutates() && run.spec.state != crate::layer::state_of(layer);
+    is_elsewhere.then(|| run.spec.state.clone())
+}
+
+/// What the layer leaves out is taken from the repository, each field by itself.
+fn terragrunt_choice(layer: &TerraformLayer, repository: Option<&TerraformRepository>) -> Option<Choice> {
+    let inherited = repository.and_then(|repository| repository.spec.terragrunt.clone());
+    let (own, inherited) = match (&layer.spec.terragrunt, inherited) {
+        (None, inherited) => return inherited,
+        (Some(own), inherited) => (own.clone(), inherited.unwrap_or_default()),
+    };
+    Some(Choice { enabled: own.enabled.or(inherited.enabled), version: own.version.or(inherited.version) })
+}
+
+/// The layer's choice, then the repository's; a version without a choice of tool is a constraint on whichever is used.
+fn tool_choice(
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+) -> (Option<Tool>, Option<String>) {
+    let enabled = |choice: &Option<Choice>| choice.as_ref().is_some_and(|c| c.enabled == Some(true));
+    let unsaid = (&None, &None);
+    let sides = [
+        (&layer.spec.terraform, &layer.spec.opentofu),
+        repository.map_or(unsaid, |repository| (&repository.spec.terraform, &repository.spec.opentofu)),
+    ];
+    let tool = sides.iter().find_map(|(terraform, opentofu)| match (enabled(terraform), enabled(opentofu)) {
+        (true, _) => Some(Tool::Terraform),
+        (false, true) => Some(Tool::Opentofu),
+        (false, false) => None,
+    });
+    let version_of = |choice: &Option<Choice>| choice.as_ref().and_then(|c| c.version.clone());
+    let version = sides.iter().find_map(|(terraform, opentofu)| match tool {
+        Some(Tool::Terraform) => version_of(terraform),
+        Some(Tool::Opentofu) => version_of(opentofu),
+        None => version_of(terraform).or_else(|| version_of(opentofu)),
+    });
+    (tool, version)
+}
