@@ -24,7 +24,7 @@ up: build ## Run Terrane on this machine with a demo
 
 test: ## Run every test, those on a real Kubernetes API included
 	@tools/setup test
-	TERRANE_TOOLS="$(TOOLS)" cargo test --workspace --locked
+	TERRANE_TOOLS="$(TOOLS)" cargo suite
 
 lint: ## Check formatting, lints, dependencies, generated files and scripts
 	@tools/setup lint

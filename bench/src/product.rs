@@ -2,7 +2,6 @@
 //! real tool.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -39,15 +38,15 @@ impl Product {
     pub async fn start(program: &Path) -> Result<Self> {
         let scratch = Scratch::new("terrane-bench-")?;
         let data = scratch.path().join("data");
-        let service = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free port")?;
-        let service = service.local_addr().context("reading the free port")?;
+        // Found from anywhere, as the child of a shell in another directory too.
+        let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
         let arguments = [
             "up".to_owned(),
             format!("--data-dir={}", data.display()),
-            format!("--listen={service}"),
+            "--listen=127.0.0.1:0".to_owned(),
             "--api-listen=127.0.0.1:0".to_owned(),
         ];
-        let mut process = Guarded::start(program, &arguments, scratch.path().join("up.log"))?;
+        let mut process = Guarded::start(&program, &arguments, scratch.path().join("up.log"))?;
         let kubeconfig = data.join("kubeconfig");
         let limit = Instant::now() + LIMIT;
         while !kubeconfig.exists() {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{ObjectName, Sha256};
 
+/// One person's word on the exact bytes of one plan. It never changes.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[kube(
     group = "terrane.dev",
@@ -54,6 +55,7 @@ pub struct TerraformApprovalSpec {
     /// Who decides: the user who creates this object.
     #[schemars(length(min = 1, max = 256))]
     pub user: String,
+    /// Whether the plan may be applied.
     pub decision: Decision,
     /// Why, for those who read the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,6 +16,7 @@ pub const VALUE: usize = 100;
 pub struct Differences {
     /// How many resources differ; more than are named when there are many.
     pub total: u32,
+    /// The resources that differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub resources: Vec<Difference>,
@@ -27,6 +28,7 @@ pub struct Difference {
     /// The resource, as the tool names it.
     #[schemars(length(max = 512))]
     pub address: String,
+    /// What became of the resource.
     pub how: How,
     /// Empty unless the resource has changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,9 +51,12 @@ pub enum How {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AttributeDifference {
+    /// The name of the attribute.
     #[schemars(length(max = 256))]
     pub name: String,
+    /// The value that code and state expect, as JSON; masked where it is sensitive.
     pub expected: String,
+    /// The value that the infrastructure has, as JSON; masked where it is sensitive.
     pub found: String,
 }
 

@@ -11,6 +11,7 @@ use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
 
+/// One root module and its state: which code, and what is done about differences.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "terrane.dev",
@@ -197,11 +198,14 @@ pub enum LayerState {
     ApplyNeeded,
 }
 
+/// What is known of the layer, and what happens next.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformLayerStatus {
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// What the layer needs: nothing (`Idle`), a plan, or an apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<LayerState>,
     /// The reason for the state, in words.
@@ -222,6 +226,7 @@ pub struct TerraformLayerStatus {
     /// The state that the newest plan was made on. Layers with the same one never apply at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_identity: Option<StateIdentity>,
+    /// The newest run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<RunRef>,
     /// Newest first.
@@ -230,6 +235,9 @@ pub struct TerraformLayerStatus {
     /// The value of the sync annotation that was last acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
+    /// The value of the look annotation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_look: Option<String>,
     /// What was found to differ from the code, as long as it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<DriftStatus>,
@@ -262,8 +270,10 @@ pub struct Revisions {
     /// The relevant commit, short, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short: Option<String>,
+    /// The commit that was last planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned: Option<CommitId>,
+    /// The commit that was last applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<CommitId>,
 }
@@ -279,10 +289,12 @@ impl Revisions {
 pub struct DriftStatus {
     /// The run that found it.
     pub run: String,
+    /// When it was found.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub found_at: Time,
     /// How many resources differ; more than are named when there are many.
     pub total: u32,
+    /// The resources that differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub resources: Vec<Difference>,
@@ -291,10 +303,14 @@ pub struct DriftStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanRef {
+    /// The run that made it.
     pub run: String,
+    /// The attempt of the run that made it.
     pub attempt: u32,
+    /// The sha256 of its bytes: what an approval names.
     pub sha256: Sha256,
     pub summary: PlanSummary,
+    /// When it was made.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub made_at: Time,
 }
@@ -302,12 +318,18 @@ pub struct PlanRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunRef {
+    /// Its name.
     pub name: String,
+    /// Whether it planned or applied.
     pub action: Action,
+    /// What kind of plan it was.
     #[serde(default, skip_serializing_if = "is_normal")]
     pub mode: Mode,
+    /// The commit that it was about.
     pub commit: CommitId,
+    /// When it was made.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub date: Time,
+    /// How it ended, or `running`.
     pub result: String,
 }

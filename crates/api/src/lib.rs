@@ -31,12 +31,16 @@ pub const SYSTEM_NAMESPACE: &str = "terrane-system";
 
 /// The ServiceAccount of the controllers, in [`SYSTEM_NAMESPACE`].
 pub const CONTROLLER_ACCOUNT: &str = "terrane-controller";
+/// The ServiceAccount of the HTTP service for people, in the same namespace.
+pub const SERVER_ACCOUNT: &str = "terrane-server";
 
 /// The audience of the only token a runner holds.
 pub const DATASTORE_AUDIENCE: &str = "terrane-datastore";
 
 /// The image that means "this machine's own programs" to the process node.
 pub const LOCAL_IMAGE: &str = "terrane.dev/local";
+/// The taint of nodes that run pods as processes: pods that are meant for containers stay away.
+pub const PROCESS_NODE_TAINT: &str = "terrane.dev/process-node";
 
 pub mod label {
     //! Labels that Terrane puts on what it makes.
@@ -59,7 +63,9 @@ pub mod annotation {
 
     /// Any new value asks for a plan now.
     pub const SYNC: &str = "terrane.dev/sync";
-    /// On a run that answers a sync: `sync:` and the value of the layer's annotation.
+    /// Any new value asks what moved in the world, without comparing it with the code: a plan that only refreshes, now.
+    pub const LOOK: &str = "terrane.dev/look";
+    /// On a run that answers a sync or a look: `sync:` or `look:`, and the value of the layer's annotation.
     pub const TOKEN: &str = "terrane.dev/token";
     /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
     pub const APPROVE: &str = "terrane.dev/approve";

@@ -9,6 +9,7 @@ use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::text::{CommitId, GitUrl, ObjectName, Span};
 use crate::tool::Choice;
 
+/// Where code comes from, and what its layers have in common.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "terrane.dev",
@@ -115,9 +116,11 @@ pub struct Credentials {
     pub secret_name: ObjectName,
 }
 
+/// What was last seen of the repository.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRepositoryStatus {
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Whether the branches below are as recent as the poll interval promises.
@@ -150,6 +153,7 @@ pub struct BranchStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub last_sync_date: Option<Time>,
+    /// How the last look at the branch ended.
     pub last_sync_status: SyncStatus,
     /// Why it failed, or that history was rewritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]

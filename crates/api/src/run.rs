@@ -9,6 +9,7 @@ use crate::backend::StateIdentity;
 use crate::difference::Differences;
 use crate::text::{CommitId, ObjectName, Sha256};
 
+/// One plan or one apply of a layer. It never changes.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "terrane.dev",
@@ -65,7 +66,9 @@ use crate::text::{CommitId, ObjectName, Sha256};
     validation = Rule::new("(self.action == 'apply') == has(self.artifact)").message("an apply names the plan it applies, a plan names none")
 )]
 pub struct TerraformRunSpec {
+    /// The layer, and the commit of its code.
     pub layer: LayerRef,
+    /// Whether it plans or applies.
     pub action: Action,
     /// What kind of plan it is; an apply has the mode of its plan.
     #[serde(default)]
@@ -75,6 +78,7 @@ pub struct TerraformRunSpec {
     /// The plan that is applied, by the bytes that were approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<Artifact>,
+    /// What led to it.
     pub trigger: Trigger,
     /// The files, where they are known from an earlier run: a deletion must not depend on the repository being there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,16 +162,20 @@ impl Mode {
 pub struct Artifact {
     /// The plan's run.
     pub run: ObjectName,
+    /// The uid of that run.
     #[schemars(length(min = 1, max = 64))]
     pub run_uid: String,
+    /// The attempt of that run that made it.
     #[schemars(range(min = 0))]
     pub attempt: u32,
+    /// The sha256 of the bytes that are applied.
     pub sha256: Sha256,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Trigger {
+    /// A commit, drift, a person, or another of the reasons there are.
     pub kind: TriggerKind,
     /// Who asked, where it was a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,13 +226,17 @@ impl RunState {
     }
 }
 
+/// How far the run is, and how it ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TerraformRunStatus {
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// How far it is; `Succeeded` and `Failed` are final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
+    /// Attempts that followed a failed one.
     #[serde(default)]
     pub retries: u32,
     /// Oldest first. An attempt stands here before its pod exists.
@@ -234,9 +246,11 @@ pub struct TerraformRunStatus {
     /// The pod of the newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner_pod: Option<String>,
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub finished_at: Option<Time>,
+    /// What came of it, once it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -247,7 +261,9 @@ pub struct TerraformRunStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
+    /// Counted from 0.
     pub number: u32,
+    /// The pod of its runner.
     pub pod_name: String,
     /// The sha256 of the description that its runner reads.
     pub description: Sha256,
@@ -256,17 +272,23 @@ pub struct Attempt {
     /// The files that it works on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<Sha256>,
+    /// When it began.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub started_at: Time,
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub finished_at: Option<Time>,
+    /// How the runner ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// Why it ended so, in one word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why it ended so, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The sha256 of its whole log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_digest: Option<Sha256>,
 }
@@ -295,8 +317,11 @@ pub struct RunResult {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanSummary {
+    /// Resources that would be made.
     pub add: u32,
+    /// Resources that would be changed in place.
     pub change: u32,
+    /// Resources that would be destroyed.
     pub destroy: u32,
     /// Outputs that would change; a plan can consist of these alone.
     #[serde(default)]

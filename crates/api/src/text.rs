@@ -1,11 +1,13 @@
-//! Strings that cannot hold a bad value. Each checks the same rule twice: here when it is made, and in the CRD's schema by
-//! pattern and length, so that the API server refuses what the code would refuse.
+//! Strings that cannot hold a bad value. Each has one rule, which the code checks when it is made and the CRD's schema repeats word for
+//! word, so that the API server refuses what the code would refuse: an object that was accepted can be read.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use regex::Regex;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,18 +19,58 @@ pub struct Error {
     pub expected: &'static str,
 }
 
-/// Declares a checked string. `pattern` is for the schema, `accepts` is the same rule in code.
+/// The expressions of one kind of text, compiled when first used. One that does not compile accepts nothing.
+#[derive(Debug)]
+struct Rule {
+    form: Option<Regex>,
+    never: Option<Regex>,
+}
+
+impl Rule {
+    fn new(form: &str, never: Option<&str>) -> Self {
+        Self { form: Regex::new(form).ok(), never: never.and_then(|never| Regex::new(never).ok()) }
+    }
+
+    fn accepts(&self, value: &str) -> bool {
+        let is_bad = |never: &Regex| never.is_match(value);
+        self.form.as_ref().is_some_and(|form| form.is_match(value))
+            && !self.never.as_ref().is_some_and(is_bad)
+    }
+}
+
+/// The schema of a text: what its rule says, in the words of the API server, which counts characters and not bytes.
+fn schema(expected: &str, max: usize, form: &str, never: Option<&str>) -> Schema {
+    let mut schema = json_schema!({ "type": "string", "minLength": 1, "maxLength": max, "pattern": form });
+    if let Some(never) = never {
+        let rule = serde_json::json!({
+            "rule": format!("!self.matches('{never}')"), "message": format!("must be {expected}"),
+        });
+        schema.insert("x-kubernetes-validations".to_owned(), serde_json::json!([rule]));
+    }
+    schema
+}
+
+/// Declares a checked string: what it looks like (`form`) and what must not be found in it (`never`). Both are written so that Go's
+/// and Rust's expressions mean the same: no `\s`, `\w` or `\d`.
 macro_rules! text {
-    ($(#[$meta:meta])* $name:ident, $expected:literal, max $max:literal, pattern $pattern:literal, accepts $accepts:expr) => {
+    ($(#[$meta:meta])* $name:ident, $expected:literal, max $max:literal, form $form:literal $(, never $never:literal)?) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(String);
 
         impl $name {
+            const NEVER: Option<&'static str> = {
+                let never: Option<&'static str> = None;
+                $(let never = { let _ = never; Some($never) };)?
+                never
+            };
+
             pub fn new(value: impl Into<String>) -> Result<Self, Error> {
+                static RULE: OnceLock<Rule> = OnceLock::new();
                 let value = value.into();
-                let accepts: fn(&str) -> bool = $accepts;
-                if value.len() <= $max && accepts(&value) {
+                let rule = RULE.get_or_init(|| Rule::new($form, Self::NEVER));
+                // Bytes first: they are at least as many as characters, and there may be very many.
+                if value.len() <= 4 * $max && value.chars().count() <= $max && rule.accepts(&value) {
                     Ok(Self(value))
                 } else {
                     Err(Error { value, expected: $expected })
@@ -73,20 +115,15 @@ macro_rules! text {
                 true
             }
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "minLength": 1, "maxLength": $max, "pattern": $pattern })
+                schema($expected, $max, $form, Self::NEVER)
             }
         }
     };
 }
 
-fn lower_hex(value: &str) -> bool {
-    value.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
 text!(
     /// A sha256 in lower-case hex.
-    Sha256, "a sha256 in 64 lower-case hex digits", max 64, pattern "^[0-9a-f]{64}$",
-    accepts |v| v.len() == 64 && lower_hex(v)
+    Sha256, "a sha256 in 64 lower-case hex digits", max 64, form "^[0-9a-f]{64}$"
 );
 
 impl Sha256 {
@@ -103,8 +140,7 @@ impl Sha256 {
 
 text!(
     /// A full commit id, sha1 or sha256.
-    CommitId, "a commit id of 40 or 64 lower-case hex digits", max 64, pattern "^([0-9a-f]{40}|[0-9a-f]{64})$",
-    accepts |v| (v.len() == 40 || v.len() == 64) && lower_hex(v)
+    CommitId, "a commit id of 40 or 64 lower-case hex digits", max 64, form "^([0-9a-f]{40}|[0-9a-f]{64})$"
 );
 
 impl CommitId {
@@ -116,26 +152,15 @@ impl CommitId {
 text!(
     /// The name of a Kubernetes object (an RFC 1123 subdomain).
     ObjectName, "an object name: lower-case letters, digits, '-' and '.', starting and ending with a letter or digit",
-    max 253, pattern "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-    accepts |v| {
-        let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let bytes = v.as_bytes();
-        edge(bytes.first()) && edge(bytes.last())
-            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
-    }
+    max 253, form "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 );
 
 text!(
     /// A branch, or a full ref such as `refs/tags/v1`. Never starts with a dash, so it can never be read as an option.
     RefName, "a branch name, or a full ref such as refs/tags/v1",
-    max 244, pattern "^[A-Za-z0-9_][A-Za-z0-9_.+@#=/-]*$",
-    accepts |v| {
-        let first = v.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
-        first
-            && v.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.+@#=/-".contains(&b))
-            && !["..", "//", "@{"].iter().any(|bad| v.contains(bad))
-            && !v.ends_with('/') && !v.ends_with('.') && !v.ends_with(".lock")
-    }
+    max 244,
+    form "^[A-Za-z0-9_][A-Za-z0-9_+@#=-]*([.][A-Za-z0-9_+@#=-]+)*(/[A-Za-z0-9_+@#=-]+([.][A-Za-z0-9_+@#=-]+)*)*$",
+    never "[.]lock(/|$)"
 );
 
 impl RefName {
@@ -148,12 +173,8 @@ impl RefName {
 text!(
     /// A directory inside a repository, relative, without `..`. `.` is the repository's root.
     LayerPath, "a relative path inside the repository, without '..' or a leading '/' or '-'",
-    max 1024, pattern "^[A-Za-z0-9_.][A-Za-z0-9_. +@=,/-]*$",
-    accepts |v| {
-        v.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
-            && v.bytes().all(|b| b.is_ascii_alphanumeric() || b"_. +@=,/-".contains(&b))
-            && (v == "." || v.trim_end_matches('/').split('/').all(|part| !matches!(part, "" | "." | ".." | ".git")))
-    }
+    max 1024, form "^[A-Za-z0-9_.][A-Za-z0-9_. +@=,/-]*$",
+    never "(^|/)([.][.]|[.]git)(/|$)|^[.]/|/[.](/|$)|//"
 );
 
 impl LayerPath {
@@ -165,9 +186,8 @@ impl LayerPath {
 
 text!(
     /// A workspace of the tool.
-    Workspace, "a workspace name of letters, digits, '_', '.' and '-'", max 90, pattern "^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
-    accepts |v| v.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && v.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
+    Workspace, "a workspace name of letters, digits, '_', '.' and '-'", max 90,
+    form "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 );
 
 impl Default for Workspace {
@@ -179,35 +199,10 @@ impl Default for Workspace {
 text!(
     /// Where a repository is: `https://`, `ssh://`, `git@host:path`, or `file:///` where the administrator allows it. Holds no credentials.
     GitUrl, "a repository URL (https://…, ssh://…, git@host:path or file:///…) without a password in it",
-    max 2048, pattern "^(https://|ssh://|file:///|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\s\\x00-\\x1f-][^\\s\\x00-\\x1f]*$",
-    accepts accepts_git_url
+    max 2048,
+    // Whatever stands before an '@' in the authority of https would be sent as a credential and shown in status and logs.
+    form "^(https://[A-Za-z0-9\\[][^/@\\x00-\\x20\\x7f]*(/[^\\x00-\\x20\\x7f]*)?|ssh://([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9\\[][^/@\\x00-\\x20\\x7f]*(/[^\\x00-\\x20\\x7f]*)?|file:///[^-\\x00-\\x20\\x7f][^\\x00-\\x20\\x7f]*|[A-Za-z0-9][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9_.-]*:[^-\\x00-\\x20\\x7f][^\\x00-\\x20\\x7f]*)$"
 );
-
-fn accepts_git_url(url: &str) -> bool {
-    if url.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control()) {
-        return false;
-    }
-    let starts_plainly = |rest: &str| rest.bytes().next().is_some_and(|b| b != b'-');
-    if let Some(rest) = url.strip_prefix("https://") {
-        // Whatever stands before an '@' in the authority would be sent as a credential and shown in status and logs.
-        return starts_plainly(rest) && !rest.split('/').next().unwrap_or("").contains('@');
-    }
-    if let Some(rest) = url.strip_prefix("ssh://") {
-        let user = rest.split('/').next().unwrap_or("").split_once('@').map(|(user, _)| user);
-        let host = rest.split('/').next().unwrap_or("").rsplit('@').next().unwrap_or("");
-        return starts_plainly(rest) && starts_plainly(host) && user.is_none_or(|user| !user.contains(':'));
-    }
-    if let Some(rest) = url.strip_prefix("file://") {
-        return rest.starts_with('/') && !rest.starts_with("/-");
-    }
-    let Some((authority, path)) = url.split_once(':') else { return false };
-    let Some((user, host)) = authority.split_once('@') else { return false };
-    let word = |w: &str| {
-        w.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
-            && w.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
-    };
-    word(user) && word(host) && starts_plainly(path)
-}
 
 impl GitUrl {
     pub fn is_file(&self) -> bool {
@@ -304,7 +299,10 @@ impl JsonSchema for Span {
         true
     }
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "minLength": 2, "maxLength": 32, "pattern": "^([0-9]{1,9}(ms|s|m|h))+$" })
+        json_schema!({
+            "type": "string", "minLength": 2, "maxLength": 32, "pattern": "^([0-9]{1,9}(ms|s|m|h))+$",
+            "x-kubernetes-validations": [{ "rule": "duration(self) <= duration('8784h')", "message": "must be at most a year" }],
+        })
     }
 }
 
@@ -326,15 +324,31 @@ mod tests {
     fn refs_cannot_be_options_or_ranges() {
         check::<RefName>(
             &["main", "release/1.2", "refs/tags/v1", "feature_x#3"],
-            &["", "-upload-pack=x", "a..b", "a b", "main/", "x.lock", "a@{1}", "a\nb"],
+            &[
+                "",
+                "-upload-pack=x",
+                "a..b",
+                "a b",
+                "main/",
+                "x.lock",
+                "a.lock/b",
+                "a/.b",
+                "a//b",
+                "a@{1}",
+                "a\nb",
+                "main\n",
+            ],
         );
     }
 
     #[test]
     fn paths_stay_inside_the_repository() {
         check::<LayerPath>(
-            &[".", "envs/prod", "a b/c", "envs/prod/"],
-            &["", "/etc", "../x", "a/../b", "a//b", "-x", ".git", "a/.git/b", "a\0b"],
+            &[".", "envs/prod", "a b/c", "envs/prod/", ".hidden", "a.git/b", "a...b"],
+            &[
+                "", "/etc", "../x", "a/../b", "a//b", "a//", "./a", "a/.", "./", "-x", ".git", "a/.git/b",
+                "a\0b",
+            ],
         );
     }
 
@@ -344,6 +358,7 @@ mod tests {
             &["https://host/a.git", "ssh://git@host:22/a", "git@host:a/b.git", "file:///srv/a"],
             &[
                 "",
+                "https:///a",
                 "https://user:secret@host/a",
                 "https://token@host/a",
                 "ssh://git:pw@host/a",

@@ -61,6 +61,9 @@ impl std::fmt::Display for Program {
     }
 }
 
+/// Conditions on a version, separated by commas.
+const VERSION_FORM: &str = "^ *(!=|>=|<=|~>|=|>|<)? *v?[0-9]{1,9}([.][0-9]{1,9}){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)? *(, *(!=|>=|<=|~>|=|>|<)? *v?[0-9]{1,9}([.][0-9]{1,9}){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)? *)*$";
+
 /// Whether a tool is used, and in which version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -71,7 +74,7 @@ pub struct Choice {
     /// A version or constraint as the tool itself writes it, such as `1.9.8` or `~> 1.9`. Without one, the version files and
     /// `required_version` of the code decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 128))]
+    #[schemars(length(min = 1, max = 128), regex(pattern = VERSION_FORM))]
     pub version: Option<String>,
 }
 

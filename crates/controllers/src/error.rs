@@ -57,6 +57,8 @@ impl Error {
                     429 | 500..=599 => Class::Transient,
                     _ => Class::Invalid,
                 },
+                // The object is there and this version cannot read it.
+                kube::Error::SerdeError(_) => Class::Invalid,
                 _ => Class::Transient,
             },
             Error::Datastore { .. } | Error::Slow { .. } => Class::Transient,

@@ -40,7 +40,13 @@ impl Events {
         before: &[Condition],
         after: &[Condition],
     ) {
-        let Some(note) = news::between(before, after) else { return };
+        if let Some(note) = news::between(before, after) {
+            self.tell_of(object, note);
+        }
+    }
+
+    /// Tells one thing about an object.
+    pub(crate) fn tell_of<K: Resource<DynamicType = ()>>(&self, object: &K, note: Note) {
         let reference = object.object_ref(&());
         // A sender of its own has room for one in any case; a full backlog means that the API takes no Events.
         let mut tell = self.tell.clone();

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use api::{SYSTEM_NAMESPACE, label};
 use engine::leader::{self, Held, LEASE, Sight, Standing, Step, Terms};
-use http::Method;
+use http::header::USER_AGENT;
+use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
@@ -51,8 +52,9 @@ impl Leadership {
     pub fn guard(&self, client: Client) -> Client {
         let leadership = self.clone();
         let namespace = client.default_namespace().to_owned();
-        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let service = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
             let (client, leadership) = (client.clone(), leadership.clone());
+            request.headers_mut().insert(USER_AGENT, FIELD_MANAGER);
             async move {
                 if !is_read(request.method()) && leadership.term().is_none() {
                     return Err(Box::<dyn std::error::Error + Send + Sync>::from(NotLeader));
@@ -75,6 +77,10 @@ impl Leadership {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Who the controllers are in `managedFields`: an API server takes the words before the slash.
+const FIELD_MANAGER: HeaderValue =
+    HeaderValue::from_static(concat!("terrane-controller/", env!("CARGO_PKG_VERSION")));
 
 fn is_read(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD || *method == Method::OPTIONS

@@ -10,6 +10,7 @@ mod layer;
 pub mod leader;
 pub mod metrics;
 mod queue;
+mod readable;
 mod repository;
 mod run;
 mod source;
@@ -107,9 +108,10 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
-    let repositories = Controller::new(Api::<TerraformRepository>::all(client()), config())
+    let events = &context.events;
+    let repositories = readable::controller::<TerraformRepository>(&client(), config(), events)
         .with_config(options())
-        .watches(Api::<TerraformLayer>::all(client()), config(), |layer: TerraformLayer| {
+        .watches_stream(readable::touched(&client(), config(), events), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
         })
@@ -124,22 +126,21 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layer_controller = Controller::new(Api::<TerraformLayer>::all(client()), config());
+    let layer_controller = readable::controller::<TerraformLayer>(&client(), config(), events);
     context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
-        .watches(Api::<TerraformRun>::all(client()), config(), |run: TerraformRun| {
+        .watches_stream(readable::touched(&client(), config(), events), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
             let namespace = run.namespace().unwrap_or_default();
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
         })
-        .watches(Api::<TerraformApproval>::all(client()), config(), |approval: TerraformApproval| {
+        .watches_stream(readable::touched(&client(), config(), events), |approval: TerraformApproval| {
             let namespace = approval.namespace().unwrap_or_default();
             Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))
         })
-        .watches(
-            Api::<TerraformRepository>::all(client()),
-            config(),
+        .watches_stream(
+            readable::touched(&client(), config(), events),
             move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
         )
         .reconcile_on(layer_news)
@@ -153,11 +154,11 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformLayer", result) });
 
-    let runs = Controller::new(Api::<TerraformRun>::all(client()), config())
+    let runs = readable::controller::<TerraformRun>(&client(), config(), events)
         .with_config(options())
         .owns(Api::<Pod>::all(client()), ours())
         .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
-        .watches(Api::<TerraformLayer>::all(client()), config(), run::canceled_by)
+        .watches_stream(readable::touched(&client(), config(), events), run::canceled_by)
         .reconcile_on(run_news)
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
@@ -186,12 +187,12 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let desk = context.desk.clone().work(stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
-    let events = context.events.work(context.client.clone(), told.clone());
+    let telling = context.events.work(context.client.clone(), told.clone());
     let work = async {
         tokio::join!(repositories, layers, runs, orphans, desk);
         told.cancel();
     };
-    tokio::join!(work, events);
+    tokio::join!(work, telling);
     Ok(())
 }
 

@@ -202,6 +202,32 @@ impl Key {
         }
     }
 
+    /// The object that rests at a path; the inverse of [`Key::path`].
+    pub fn from_path(path: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.split('/').collect();
+        let key = match parts.as_slice() {
+            ["bundles", sha256] => Self::Bundle(Sha256::new(*sha256).ok()?),
+            ["runs", run, attempt, "log", offset] => {
+                Self::LogSegment(Attempt::new(*run, attempt.parse().ok()?).ok()?, offset.parse().ok()?)
+            }
+            ["runs", run, attempt, artefact] => {
+                Self::Artefact(Attempt::new(*run, attempt.parse().ok()?).ok()?, artefact.parse().ok()?)
+            }
+            ["states", id, "steps", number] => Self::StateStep(StateId::new(*id).ok()?, number.parse().ok()?),
+            ["states", id, "content", sha256] => {
+                Self::StateContent(StateId::new(*id).ok()?, Sha256::new(*sha256).ok()?)
+            }
+            ["audit", namespace, layer, name] => {
+                let (run, attempt) = name.rsplit_once('.')?;
+                let attempt = Attempt::new(run, attempt.parse().ok()?).ok()?;
+                Self::Audit(Subject::new(*namespace, *layer).ok()?, attempt)
+            }
+            _ => return None,
+        };
+        // A number can be written in several ways; only one of them is ours.
+        (key.path() == path).then_some(key)
+    }
+
     /// Everything that a run left.
     pub fn run_prefix(run_uid: &RunUid) -> String {
         format!("runs/{run_uid}")
@@ -267,6 +293,26 @@ mod tests {
         let attempt = Attempt::new("0b3e-42", 3).unwrap();
         assert_eq!(Key::Artefact(attempt.clone(), Artefact::PlanJson).path(), "runs/0b3e-42/3/plan.json");
         assert_eq!(Key::LogSegment(attempt, 17).path(), "runs/0b3e-42/3/log/00000000000000000017");
+    }
+
+    #[test]
+    fn a_key_is_found_by_its_path_and_nothing_else_is() {
+        let attempt = Attempt::new("0b3e-42", 3).unwrap();
+        let state = StateId::new("net.prod").unwrap();
+        let mut keys = vec![
+            Key::Bundle(Sha256::of(b"bundle")),
+            Key::LogSegment(attempt.clone(), 17),
+            Key::StateStep(state.clone(), 5),
+            Key::StateContent(state, Sha256::of(b"state")),
+            Key::Audit(Subject::new("team", "data.base").unwrap(), attempt.clone()),
+        ];
+        keys.extend(Artefact::ALL.map(|artefact| Key::Artefact(attempt.clone(), artefact)));
+        for key in keys {
+            assert_eq!(Key::from_path(&key.path()), Some(key.clone()), "{}", key.path());
+        }
+        for other in ["", "staging/0b", "runs/a/1/log/17", "runs/a/01/plan", "bundles/x", "states/a/steps"] {
+            assert_eq!(Key::from_path(other), None, "{other}");
+        }
     }
 
     #[test]

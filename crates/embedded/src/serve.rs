@@ -35,7 +35,7 @@ use crate::lifecycle::catalog::Registered;
 use crate::lifecycle::{self, Lifecycle};
 use crate::store::{self, Store};
 use secrets::Authority;
-use tls::Tls;
+use tls::{FromFiles, Tls};
 
 pub use connections::Limits;
 pub use listen::{Certificates, DEFAULT_PORT, Error as ListenError, Listen, bind};
@@ -246,6 +246,23 @@ impl Server {
         }
         format!("https://{address}")
     }
+}
+
+/// Serves any router with a certificate from files, until `stop`; then open connections finish what they are doing. For roles that
+/// others reach over the network.
+pub async fn serve_with(
+    listener: TcpListener,
+    certificates: Certificates,
+    router: Router,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let tls = Arc::new(FromFiles::read(certificates)?);
+    let serving = connections::serve(listener, Arc::clone(&tls), router, Limits::default(), stop);
+    tokio::select! {
+        () = serving => {}
+        () = tls.keep_fresh() => {}
+    }
+    Ok(())
 }
 
 /// Fails if another process has the data directory, and names it. Changes nothing in there.

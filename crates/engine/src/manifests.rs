@@ -1,7 +1,7 @@
 //! What the objects that Terrane makes look like.
 
 use api::run::{Action, TerraformRun};
-use api::{DATASTORE_AUDIENCE, label};
+use api::{DATASTORE_AUDIENCE, LOCAL_IMAGE, PROCESS_NODE_TAINT, label};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
@@ -63,6 +63,12 @@ pub fn runner_pod(
         env.push(json!({ "name": "PATH", "value": path }));
     }
     env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    // Only process nodes have this image, and they keep other pods away.
+    let tolerations = if settings.image == LOCAL_IMAGE {
+        json!([{ "key": PROCESS_NODE_TAINT, "operator": "Exists", "effect": "NoSchedule" }])
+    } else {
+        json!([])
+    };
     let pod = json!({
         "metadata": {
             "name": names::pod(name, attempt),
@@ -86,6 +92,7 @@ pub fn runner_pod(
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": grace,
+            "tolerations": tolerations,
             "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
             "containers": [{
                 "name": "runner",
@@ -126,4 +133,36 @@ pub fn label_value(name: &str) -> String {
 
 fn owner(run: &TerraformRun) -> Option<OwnerReference> {
     run.controller_owner_ref(&())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_runners_that_are_processes_tolerate_process_nodes() {
+        let run: TerraformRun = serde_json::from_value(json!({
+            "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRun",
+            "metadata": { "name": "db-plan-1", "namespace": "default", "uid": "r" },
+            "spec": {
+                "layer": { "name": "db", "uid": "l", "revision": "b".repeat(40) }, "action": "plan", "state": "a".repeat(64),
+                "trigger": { "kind": "commit", "reason": "new" },
+            },
+        }))
+        .unwrap();
+        for (image, expected) in [(LOCAL_IMAGE, vec![PROCESS_NODE_TAINT]), ("example.org/terrane:1", vec![])]
+        {
+            let settings = RunnerSettings {
+                image: image.to_owned(),
+                service_account: "default".to_owned(),
+                datastore_url: "https://datastore".to_owned(),
+                path: None,
+            };
+            let pod = runner_pod(&run, "infra", 0, &settings).unwrap();
+            let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();
+            let keys: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
+            assert_eq!(keys, expected, "{image}");
+        }
+    }
 }

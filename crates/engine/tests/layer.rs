@@ -289,6 +289,21 @@ fn nothing_is_started_on_what_is_not_known() {
 }
 
 #[test]
+fn a_moment_of_not_knowing_is_no_news() {
+    let mut world = world();
+    check(
+        &mut world,
+        Expect { state: LayerState::PlanNeeded, why: "new commit", starts: Some(Action::Plan) },
+    );
+    world.succeed(adds(0));
+    check(&mut world, Expect { state: LayerState::Idle, why: "in sync", starts: None });
+    let before = world.layer.status.clone();
+    world.source = Read::Unknown;
+    check(&mut world, Expect { state: LayerState::Idle, why: "in sync", starts: None });
+    assert_eq!(world.layer.status, before);
+}
+
+#[test]
 fn a_suspended_layer_starts_nothing() {
     let mut world = world();
     world.layer.spec.suspend = true;

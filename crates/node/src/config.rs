@@ -25,6 +25,7 @@ pub struct Config {
     pub readable: Vec<PathBuf>,
     pub schedule: Schedule,
     pub jobs: Jobs,
+    pub admission: Admission,
     /// How many pods may run at a time; the others wait.
     pub max_pods: usize,
     pub log: LogLimits,
@@ -43,6 +44,15 @@ pub enum Schedule {
     /// The API has no scheduler: this node binds every pod that it may run to itself.
     BindUnscheduled,
     LeaveToScheduler,
+}
+
+/// Which pods a scheduler may give to this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// Every pod.
+    Everything,
+    /// Pods that tolerate this taint, which the Node is made with. Whoever administers the cluster may take it away for good.
+    Tolerating { taint: String },
 }
 
 /// Who makes the pods of Jobs.

@@ -84,7 +84,13 @@ impl Node {
                 config::Jobs::LeaveToController => std::future::pending().await,
             }
         };
-        let heartbeat = register::run(client.clone(), &self.config.name, &facts, self.config.max_pods);
+        let heartbeat = register::run(
+            client.clone(),
+            &self.config.name,
+            &facts,
+            self.config.max_pods,
+            &self.config.admission,
+        );
         tokio::select! {
             ended = pods::run(shared) => Ok(ended?),
             () = heartbeat => Ok(()),

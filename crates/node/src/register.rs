@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference, Time};
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::config::Admission;
 use crate::fields::Facts;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -39,7 +42,7 @@ pub(crate) fn facts(pods: &Path) -> Facts {
 }
 
 /// Registers and then renews until it is dropped. A failure is tried again: the API may not be there yet.
-pub(crate) async fn run(client: Client, name: &str, facts: &Facts, max_pods: usize) {
+pub(crate) async fn run(client: Client, name: &str, facts: &Facts, max_pods: usize, admission: &Admission) {
     let mut node: Option<Node> = None;
     let mut status_written: Option<tokio::time::Instant> = None;
     loop {
@@ -47,7 +50,7 @@ pub(crate) async fn run(client: Client, name: &str, facts: &Facts, max_pods: usi
         let outcome = async {
             let registered = match (&node, due) {
                 (Some(node), false) => node.clone(),
-                (None, _) | (Some(_), true) => register(&client, name, facts, max_pods).await?,
+                (None, _) | (Some(_), true) => register(&client, name, facts, max_pods, admission).await?,
             };
             renew_lease(&client, &registered).await?;
             Ok::<Node, kube::Error>(registered)
@@ -73,7 +76,13 @@ pub(crate) async fn run(client: Client, name: &str, facts: &Facts, max_pods: usi
     }
 }
 
-async fn register(client: &Client, name: &str, facts: &Facts, max_pods: usize) -> Result<Node, kube::Error> {
+async fn register(
+    client: &Client,
+    name: &str,
+    facts: &Facts,
+    max_pods: usize,
+    admission: &Admission,
+) -> Result<Node, kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let labels = labels(name);
     let found = match nodes.get_opt(name).await? {
@@ -85,6 +94,7 @@ async fn register(client: &Client, name: &str, facts: &Facts, max_pods: usize) -
                     labels: Some(labels.clone()),
                     ..ObjectMeta::default()
                 },
+                spec: Some(NodeSpec { taints: taints(admission), ..NodeSpec::default() }),
                 ..Node::default()
             };
             match nodes.create(&PostParams::default(), &node).await {
@@ -102,6 +112,16 @@ async fn register(client: &Client, name: &str, facts: &Facts, max_pods: usize) -
     let status = build_status(facts, max_pods, &found, Timestamp::now());
     let patch = json!({"metadata": {"uid": found.metadata.uid}, "status": status});
     nodes.patch_status(name, &params(), &Patch::Strategic(patch)).await
+}
+
+/// The Node is made with them; afterwards they are the administrator's.
+fn taints(admission: &Admission) -> Option<Vec<Taint>> {
+    match admission {
+        Admission::Everything => None,
+        Admission::Tolerating { taint } => {
+            Some(vec![Taint { key: taint.clone(), effect: "NoSchedule".to_owned(), ..Taint::default() }])
+        }
+    }
 }
 
 fn params() -> PatchParams {

@@ -173,7 +173,8 @@ fn reduce(kind: &str, config: &Map<String, Value>, around: &Around<'_>) -> Backe
 /// A setting that is not set, and one that is set to its default, say the same.
 fn backend(kind: &str, settings: impl Iterator<Item = (String, String)>) -> Backend {
     let is_said = |(name, value): &(String, String)| {
-        !value.is_empty() && !(name == "workspace" && value == DEFAULT_WORKSPACE)
+        let is_default = name == "workspace" && value == DEFAULT_WORKSPACE;
+        !value.is_empty() && !is_default
     };
     Backend { kind: kind.to_owned(), settings: settings.filter(is_said).collect() }
 }

@@ -10,7 +10,7 @@ mod providers;
 mod proxy;
 mod state;
 mod toolbox;
-mod unpack;
+pub mod unpack;
 
 use std::ffi::OsString;
 use std::future::Future;

@@ -1,8 +1,9 @@
-//! The HTTP service for people: logs, plans, outputs and states, with the rights that the Kubernetes API gives to whoever asks.
+//! The HTTP service for people: logs, plans, outputs, states and the audit, with the rights that the Kubernetes API gives to whoever asks.
 //!
 //! It decides nothing about layers and keeps nothing: who asks is settled by a TokenReview, what they may by a
 //! SubjectAccessReview, which run or layer is meant by a read of the API, and the bytes come from the datastore as a stream.
 
+mod history;
 mod layers;
 mod person;
 mod refusal;
@@ -44,6 +45,7 @@ pub fn router(options: Options) -> Router {
         .route(&format!("{run}/log"), get(runs::log))
         .route(&format!("{run}/plan"), get(runs::plan_text))
         .route(&format!("{run}/plan.json"), get(runs::plan_json))
+        .route(&format!("{layer}/history"), get(history::history))
         .route(&format!("{layer}/outputs"), get(layers::outputs))
         .route(&format!("{layer}/state"), get(layers::state).put(layers::state_put))
         .route(&format!("{layer}/state/versions"), get(layers::versions))

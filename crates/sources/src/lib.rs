@@ -7,7 +7,7 @@ mod error;
 mod footprint;
 mod git;
 pub mod hcl;
-mod objects;
+pub mod objects;
 mod process;
 mod refs;
 mod remote;

@@ -8,7 +8,7 @@ use crate::error::Error;
 
 /// The kinds of entry a tree can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     File,
     Executable,
     Symlink,
@@ -16,12 +16,12 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) kind: Kind,
-    pub(crate) object: String,
+pub struct Entry {
+    pub kind: Kind,
+    pub object: String,
     /// Zero for a submodule, which has no content here.
-    pub(crate) size: u64,
-    pub(crate) path: Vec<u8>,
+    pub size: u64,
+    pub path: Vec<u8>,
 }
 
 impl Entry {
@@ -31,7 +31,7 @@ impl Entry {
 }
 
 /// Reads `ls-tree -r -z --long`. Entries come in byte order of their paths, which is the order of a bundle.
-pub(crate) fn parse_tree(output: &[u8]) -> Result<Vec<Entry>, String> {
+pub fn parse_tree(output: &[u8]) -> Result<Vec<Entry>, String> {
     let mut entries = Vec::new();
     for record in output.split(|byte| *byte == 0).filter(|record| !record.is_empty()) {
         let malformed = || format!("unexpected entry {:?}", String::from_utf8_lossy(record));

@@ -7,7 +7,8 @@ use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    apply, describe, diff, drift, events, history, logs, outputs, plan, state, suspend, tools, version, wait,
+    apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend,
+    tools, version, wait,
 };
 
 #[derive(Parser, Debug)]
@@ -54,7 +55,9 @@ pub(crate) enum Command {
     /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by
     Controller(Controller),
     /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
-    Datastore(Datastore),
+    Datastore(datastore::Options),
+    /// Serve logs, plans, outputs and states to people, by the rights that the Kubernetes API gives them
+    Server(server::Options),
     /// Run pods as processes on this machine, for any Kubernetes API
     Node(Node),
     /// Show layers, runs, repositories or approvals
@@ -80,7 +83,7 @@ pub(crate) enum Command {
     Logs(logs::Options),
     /// List what happened to a layer and its runs
     Events(events::Options),
-    /// List the runs of a layer and who decided about them
+    /// List the runs of a layer, who decided about them, and what was written down before infrastructure could be changed
     History(history::Options),
     /// Wait until a condition holds
     Wait(wait::Options),
@@ -88,7 +91,7 @@ pub(crate) enum Command {
     Suspend(suspend::Options),
     /// Let suspended layers go on
     Resume(suspend::Options),
-    /// Show where the infrastructure was found to differ from the state; exits 0 without drift, 2 with drift, 1 on error
+    /// Show where the infrastructure was found to differ, accept or revert it; shows exit 0 without drift, 2 with drift, 1 on error
     Drift(drift::Options),
     /// Show the outputs of a layer
     Outputs(outputs::Options),
@@ -118,6 +121,10 @@ pub(crate) struct Up {
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
+    /// Keep artefacts and states in this bucket instead of the data directory: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or
+    /// az://CONTAINER/PREFIX; credentials come from the environment, and the keys stay in the data directory
+    #[arg(long, value_name = "URL", env = "TERRANE_STORE")]
+    pub store: Option<::datastore::service::Bucket>,
     /// How many runner pods may work at the same time; 0 sets no limit [default: twice the cores, at least 4]
     #[arg(long, value_name = "COUNT")]
     pub max_runner_pods: Option<u32>,
@@ -183,32 +190,13 @@ pub(crate) struct Controller {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Datastore {
-    /// Where it listens
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
-    #[arg(long)]
-    pub behind_tls: bool,
-    /// Where artefacts and states are kept, encrypted
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/artefacts")]
-    pub directory: PathBuf,
-    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
-    pub keys: PathBuf,
-    /// Where tools are kept that runners ask for and their image does not have
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/tools")]
-    pub tools: PathBuf,
-    #[command(flatten)]
-    pub downloads: tools::Downloads,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct Cancel {
     /// A run, or a layer whose run is to stop
     pub name: String,
     #[command(flatten)]
     pub target: Target,
+    #[command(flatten)]
+    pub shape: Shape,
 }
 
 /// An image name, and the directory of this machine that it means.
@@ -269,6 +257,10 @@ pub(crate) struct Node {
     /// Bind every pod without a node to this one: for an API that has no scheduler
     #[arg(long)]
     pub bind_unscheduled: bool,
+    /// Make the Node without the taint terrane.dev/process-node:NoSchedule, which keeps away pods that are meant for containers;
+    /// runners of the image terrane.dev/local tolerate it
+    #[arg(long)]
+    pub no_taint: bool,
     /// Make the pods of Jobs: for an API that has no job controller
     #[arg(long)]
     pub control_jobs: bool,
@@ -285,6 +277,33 @@ pub(crate) struct Target {
     /// The context of the kubeconfig; without one, the current
     #[arg(long)]
     pub context: Option<String>,
+}
+
+/// For verbs that ask the HTTP service.
+#[derive(Args, Debug)]
+pub(crate) struct Reach {
+    #[command(flatten)]
+    pub target: Target,
+    /// For a kubeconfig with a client certificate, which the HTTP service cannot check: ask it as this ServiceAccount (of the
+    /// namespace, or NAMESPACE/NAME), by a token of ten minutes that the API gives to whoever may create serviceaccounts/token
+    #[arg(long, value_name = "NAME", env = "TERRANE_SERVICE_ACCOUNT", value_parser = service_account)]
+    pub service_account: Option<ServiceAccountName>,
+}
+
+/// A ServiceAccount; without a namespace, of the one that is worked in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServiceAccountName {
+    pub namespace: Option<ObjectName>,
+    pub name: ObjectName,
+}
+
+fn service_account(text: &str) -> Result<ServiceAccountName, String> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let checked = |name: &str| ObjectName::new(name).map_err(|error| error.to_string());
+    Ok(ServiceAccountName { namespace: namespace.map(checked).transpose()?, name: checked(name)? })
 }
 
 /// For verbs that change or show one object.

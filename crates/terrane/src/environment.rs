@@ -16,3 +16,8 @@ pub(crate) fn all() -> impl Iterator<Item = (OsString, OsString)> {
 pub(crate) fn wants_no_colour() -> bool {
     std::env::var_os("NO_COLOR").is_some()
 }
+
+/// What is text of it, for libraries that look for their own names.
+pub(crate) fn texts() -> impl Iterator<Item = (String, String)> {
+    all().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}

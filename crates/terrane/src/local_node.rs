@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use node::Node;
-use node::config::{Config, Jobs, Schedule, ShimCommand};
+use node::config::{Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
 use node::isolation::Isolation;
 use node::records::LogLimits;
@@ -25,6 +25,7 @@ pub(crate) struct Options<'a> {
     pub(crate) readable: Vec<PathBuf>,
     pub(crate) schedule: Schedule,
     pub(crate) jobs: Jobs,
+    pub(crate) admission: Admission,
     pub(crate) max_pods: usize,
 }
 
@@ -59,6 +60,7 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
         readable: options.readable,
         schedule: options.schedule,
         jobs: options.jobs,
+        admission: options.admission,
         max_pods: options.max_pods,
         log: LogLimits::default(),
     })?;

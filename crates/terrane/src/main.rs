@@ -5,6 +5,7 @@ mod commands;
 mod controllers_role;
 mod demo;
 mod environment;
+mod listening;
 mod local_node;
 mod signs;
 mod tool_service;
@@ -69,6 +70,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Up(options) => up::run(options).await.map(done),
         Command::Controller(options) => commands::controller::run(options).await.map(done),
         Command::Datastore(options) => commands::datastore::run(options).await.map(done),
+        Command::Server(options) => commands::server::run(options).await.map(done),
         Command::Cancel(options) => commands::cancel::run(options).await.map(done),
         Command::Node(options) => commands::node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,

@@ -2,7 +2,6 @@
 //! that it is there. Neither tells the name of anything, so both answer without credentials.
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use controllers::{Leadership, Metrics};
+use datastore::service::{Objects, Place};
 
 /// How long one thing may take to answer before it counts as away.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -76,16 +76,35 @@ async fn check_api(client: &kube::Client) -> Check {
 }
 
 /// `/readyz` of a datastore: it can tell who calls as long as the API answers, and can keep what it is given as long as its
-/// directory is there.
-pub(crate) fn datastore_router(client: kube::Client, directory: PathBuf) -> Router {
+/// directory is there or its bucket answers.
+pub(crate) fn datastore_router(client: kube::Client, place: Place, objects: Objects) -> Router {
     let ready = async move || {
-        let objects = match answered(tokio::fs::read_dir(&directory)).await {
-            Ok(_) => Ok("the artefacts can be read".to_owned()),
+        let objects = match answered(place.check(&objects)).await {
+            Ok(()) => Ok("the artefacts can be read".to_owned()),
             Err(why) => Err(format!("the artefacts cannot be read: {why}")),
         };
         report(&[("api", check_api(&client).await), ("artefacts", objects)])
     };
     Router::new().route("/readyz", get(ready))
+}
+
+/// `/readyz` of the HTTP service for people: it can tell who asks as long as the API answers, and has something to show as long as
+/// the datastore does.
+pub(crate) fn server_router(client: kube::Client, datastore: datastore::Client) -> Router {
+    let ready = async move || {
+        let datastore = datastore.clone().with_patience(Duration::ZERO);
+        let (api, datastore) = tokio::join!(check_api(&client), check_history(&datastore));
+        report(&[("api", api), ("datastore", datastore)])
+    };
+    Router::new().route("/readyz", get(ready))
+}
+
+/// The history of a layer that cannot be there: asks the service, its object store and, for the token, the API.
+async fn check_history(datastore: &datastore::Client) -> Check {
+    let nobody = datastore::Subject::new(api::SYSTEM_NAMESPACE, "is-anybody-there")
+        .map_err(|error| error.to_string())?;
+    answered(datastore.audit_list(&nobody)).await?;
+    Ok("the datastore answers".to_owned())
 }
 
 impl Signs {

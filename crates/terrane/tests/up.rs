@@ -17,7 +17,9 @@ use harness::{
     BINARY, Gate, Terrane, declare_layer, declare_path, declare_repository, git, is, layer_until, runs,
     until, why,
 };
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::json;
@@ -85,7 +87,7 @@ async fn drift_is_told_and_put_right(terrane: &Terrane, client: &Client) {
     layers.patch("motd", &PatchParams::default(), &on_drift("report")).await.unwrap();
     fs::write(&file, "changed by hand\n").unwrap();
     let drifted = layer_until(client, "motd", "drift is reported", |layer| {
-        is("Drifted")(layer) && why(layer).contains("terrane approve motd")
+        is("Drifted")(layer) && why(layer).contains("terrane drift motd --revert")
     })
     .await;
     assert!(why(&drifted).starts_with("drifted, terraform_data.motd differs in"), "{}", why(&drifted));
@@ -174,6 +176,42 @@ async fn killed_in_mid_apply_it_takes_the_apply_up_again_and_never_starts_it_twi
     assert_eq!(gate.visitors().await, 1, "applied once");
     assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
 
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn ctrl_c_waits_for_what_runs_by_name_and_a_second_one_leaves_it_to_the_next_start() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let gate = Gate::new();
+    let _source = declare_layer(&client, "slow", &gate.code()).await;
+    gate.visitors().await;
+    let waits = async |terrane: &Terrane| {
+        terrane.signal(Signal::INT);
+        until("it says what it waits for", || {
+            let said = terrane.printed().contains("waiting for slow-apply-");
+            std::future::ready(said.then_some(()))
+        })
+        .await;
+    };
+
+    waits(&terrane).await;
+    assert!(gate.is_waited_at());
+    terrane.signal(Signal::INT);
+    assert_eq!(terrane.ended().await.code(), Some(0));
+    assert!(terrane.printed().contains("left running; the next start takes them up again"));
+    assert!(gate.is_waited_at(), "the apply goes on without it");
+
+    terrane.start(&[]).await;
+    waits(&terrane).await;
+    gate.open();
+    assert_eq!(terrane.ended().await.code(), Some(0), "nothing is left to wait for");
+
+    let client = terrane.start(&[]).await;
+    layer_until(&client, "slow", "applied", is("Ready")).await;
+    assert_eq!(gate.visitors().await, 1, "applied once");
+    assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
 }
@@ -318,4 +356,58 @@ fn what_cannot_work_is_refused_in_one_sentence() {
     for flag in ["--data-dir", "--listen", "--api-listen", "--demo"] {
         assert!(help.contains(flag), "{help}");
     }
+}
+
+/// As a version with a looser schema would have left it, which is what a newer one is to an older.
+async fn declare_unreadable_layer(client: &Client) {
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let branch = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/branch";
+    let loosen = json!([{ "op": "replace", "path": branch, "value": { "type": "string" } }]);
+    let loosen = Patch::Json::<()>(serde_json::from_value(loosen).unwrap());
+    definitions.patch("terraformlayers.terrane.dev", &PatchParams::default(), &loosen).await.unwrap();
+    let kind = ApiResource::erase::<TerraformLayer>(&());
+    let layers = Api::<DynamicObject>::namespaced_with(client.clone(), "default", &kind);
+    let spec = json!({ "repository": { "name": "good" }, "branch": "a..b", "path": "x" });
+    let unreadable = DynamicObject::new("unreadable", &kind).data(json!({ "spec": spec }));
+    until("the looser schema takes it", || async {
+        layers.create(&PostParams::default(), &unreadable).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_layer_that_cannot_be_read_is_told_of_and_hides_no_other() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    declare_unreadable_layer(&client).await;
+    terrane.signal(Signal::TERM);
+    assert!(terrane.ended().await.success());
+
+    let client = terrane.start(&[]).await;
+    let _source = declare_layer(&client, "good", "resource \"terraform_data\" \"one\" {}\n").await;
+    layer_until(&client, "good", "applied", is("Ready")).await;
+    let events = Api::<Event>::namespaced(client.clone(), "default");
+    let told = until("an Event on the object", || async {
+        let events = events.list(&ListParams::default()).await.ok()?.items;
+        events.into_iter().find(|event| event.reason.as_deref() == Some("Unreadable"))
+    })
+    .await;
+    assert_eq!(told.regarding.unwrap().name.as_deref(), Some("unreadable"));
+    assert!(told.note.as_ref().unwrap().contains("\"a..b\" is not a branch name"), "{:?}", told.note);
+
+    let output = terrane.command(&["get", "layers"]);
+    assert!(output.status.success());
+    let (table, warning) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(table.contains("good") && !table.contains("unreadable"), "{table}");
+    assert!(warning.contains("TerraformLayer default/unreadable cannot be read"), "{warning}");
+    let missing = terrane.command(&["get", "layers", "nope"]);
+    assert_eq!(
+        String::from_utf8(missing.stderr).unwrap().trim(),
+        "error: there is no layer default/nope; list them without a name, or choose a namespace with -n"
+    );
+    let good = Api::<TerraformLayer>::namespaced(client, "default").get("good").await.unwrap();
+    let managers: Vec<_> =
+        good.metadata.managed_fields.iter().flatten().filter_map(|f| f.manager.as_deref()).collect();
+    assert!(managers.contains(&"terrane-controller"), "{managers:?}");
 }

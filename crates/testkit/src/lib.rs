@@ -1,10 +1,13 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, a real S3 server, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
+pub mod canary;
 pub mod cluster;
 pub mod faults;
 pub mod forge;
+pub mod fuzz;
 pub mod objects;
 pub mod process;
 pub mod release;
+pub mod s3;
 pub mod tools;

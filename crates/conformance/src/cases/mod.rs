@@ -8,6 +8,7 @@ mod identity;
 mod lists;
 mod namespaces;
 mod objects;
+mod terrane;
 mod watches;
 mod writing;
 
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Case> {
         deleting::CASES,
         definitions::CASES,
         identity::CASES,
+        terrane::CASES,
     ]
     .concat()
 }

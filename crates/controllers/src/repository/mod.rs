@@ -7,12 +7,11 @@ use api::text::RefName;
 use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
 use engine::Wake;
 use engine::repository::{Effect, Observed, decide};
-use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::error::{Error, doing};
 use crate::source::Place;
-use crate::{Context, status};
+use crate::{Context, readable, status};
 
 pub(crate) async fn reconcile(
     repository: Arc<TerraformRepository>,
@@ -53,12 +52,11 @@ async fn observe_branches(
     namespace: &str,
     context: &Context,
 ) -> Result<BTreeSet<RefName>, Error> {
-    let layers = Api::<TerraformLayer>::namespaced(context.client.clone(), namespace);
-    let layers =
-        layers.list(&ListParams::default()).await.map_err(doing("list the layers of the repository"))?;
+    let layers = readable::list::<TerraformLayer>(&context.client, namespace, &context.events);
+    let layers = layers.await.map_err(doing("list the layers of the repository"))?;
     let name = repository.name_any();
     let follows = |layer: &TerraformLayer| layer.spec.repository.name.as_str() == name;
-    Ok(layers.items.into_iter().filter(follows).map(|layer| layer.spec.branch).collect())
+    Ok(layers.into_iter().filter(follows).map(|layer| layer.spec.branch).collect())
 }
 
 async fn apply_status(

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::label;
 use api::run::{Action, TerraformRunSpec};
+use api::text::Sha256;
 use engine::names::{self, Wish};
 use serde_json::Value;
 use testkit::faults::{Event, Seam};
 
-use crate::stage::Exec;
+use crate::stage::{Exec, place};
 use crate::workloads::Workload;
 use crate::world::World;
 
@@ -47,7 +48,7 @@ fn one_mutator(execs: &[Exec]) -> Vec<String> {
         let end = exec.end.unwrap_or(usize::MAX);
         for other in &execs[at + 1..] {
             let same =
-                other.description.action.mutates() && other.description.state == exec.description.state;
+                other.description.action.mutates() && place(&other.description) == place(&exec.description);
             if same && other.start < end {
                 found.push(format!("S1: {} and {} applied at once", exec.pod_uid, other.pod_uid));
             }
@@ -59,10 +60,10 @@ fn one_mutator(execs: &[Exec]) -> Vec<String> {
 /// S1b: fences grow with every start, and what comes with a lower one than was seen is refused.
 fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut highest: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut highest: BTreeMap<Sha256, u64> = BTreeMap::new();
     for exec in execs.iter().filter(|exec| exec.description.action.mutates()) {
         let fence = exec.description.fence;
-        let before = highest.insert(exec.description.state.as_str(), fence).unwrap_or(0);
+        let before = highest.insert(place(&exec.description), fence).unwrap_or(0);
         if fence <= before {
             found.push(format!("S1b: an apply started under fence {fence} after one under {before}"));
         }
@@ -97,7 +98,7 @@ fn approved(workload: &Workload, world: &World) -> Vec<String> {
         };
         let made = world.stage.execs.iter().any(|other| {
             other.plan.as_ref() == Some(plan)
-                && other.description.state == exec.description.state
+                && place(&other.description) == place(&exec.description)
                 && other.description.revision == exec.description.revision
         });
         if !made {

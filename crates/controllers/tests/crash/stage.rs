@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use api::attempt::Description;
+use api::backend::Backend;
 use api::label;
 use api::run::Action;
 use api::text::{CommitId, Sha256};
@@ -80,6 +81,20 @@ pub struct Stage {
     scratch: tempfile::TempDir,
 }
 
+/// Code below this path names a backend, always the same one.
+pub const ELSEWHERE: &str = "elsewhere/";
+
+fn own_backend(description: &Description) -> Option<Backend> {
+    let settings = [("bucket".to_owned(), "states".to_owned())].into();
+    let backend = Backend { kind: "s3".to_owned(), settings };
+    description.path.as_str().starts_with(ELSEWHERE).then_some(backend)
+}
+
+/// Where the state of an execution really is, whatever the controllers believe.
+pub fn place(description: &Description) -> Sha256 {
+    own_backend(description).map_or_else(|| description.state.clone(), |backend| backend.sha256())
+}
+
 const LOG: &[u8] = b"done\n";
 
 impl Stage {
@@ -125,6 +140,10 @@ impl Stage {
         let bytes = bytes.with_context(|| format!("pod {} has no description", pod.name_any()))?;
         let description: Description = serde_json::from_slice(&bytes)?;
         if description.action.mutates() {
+            ensure!(
+                description.backend == own_backend(&description).map(|backend| backend.sha256()),
+                "another state"
+            );
             let id = StateId::new(description.state.as_str())?;
             let info = json!({ "ID": lock_id(&description) }).to_string();
             runner.state_lock(&id, LockChange::Take, info.into(), Some(description.fence)).await?;
@@ -133,7 +152,7 @@ impl Stage {
             let bytes = runner.artefact_get(&source, Artefact::Plan, 1 << 20).await?.context("no plan")?;
             ensure!(Sha256::of(&bytes) == plan.sha256, "the plan's bytes are not the approved ones");
             let made: Value = serde_json::from_slice(&bytes)?;
-            let serial = self.truths.entry(description.state.to_string()).or_default().serial;
+            let serial = self.truths.entry(place(&description).to_string()).or_default().serial;
             if made["serial"] != json!(serial) {
                 self.report(&runner, &attempt, &description, "Stale", None).await?;
                 self.processes.insert(uid, Process::Ended);
@@ -198,7 +217,7 @@ impl Stage {
         attempt: &Attempt,
         description: &Description,
     ) -> Result<(Sha256, u32)> {
-        let truth = self.truths.entry(description.state.to_string()).or_default();
+        let truth = self.truths.entry(place(description).to_string()).or_default();
         let differs = truth.drifted || truth.applied.as_ref() != Some(&description.revision);
         let content =
             json!({ "state": description.state, "commit": description.revision, "serial": truth.serial,
@@ -210,7 +229,7 @@ impl Stage {
     }
 
     async fn apply(&mut self, runner: &datastore::Client, description: &Description) -> Result<()> {
-        let truth = self.truths.entry(description.state.to_string()).or_default();
+        let truth = self.truths.entry(place(description).to_string()).or_default();
         truth.serial += 1;
         truth.applied = Some(description.revision.clone());
         truth.drifted = false;
@@ -250,7 +269,8 @@ impl Stage {
         let (exit_code, log) = (i32::from(reason != "Succeeded"), Sha256::of(LOG));
         let at: Timestamp = clock::now();
         let plan = plan.map(|(sha256, changes)| {
-            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 } })
+            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 },
+                    "backend": own_backend(description) })
         });
         let mut outcome = json!({
             "runUid": description.run_uid, "attempt": description.attempt, "action": description.action,
@@ -294,7 +314,7 @@ impl Stage {
         for at in std::mem::take(&mut self.zombies) {
             let description = self.execs[at].description.clone();
             let attempt = Attempt::new(description.run_uid.as_str(), description.attempt)?;
-            let serial = self.truths.get(description.state.as_str()).map_or(0, |truth| truth.serial) + 100;
+            let serial = self.truths.get(place(&description).as_str()).map_or(0, |truth| truth.serial) + 100;
             let runner = self.runner_of(&attempt)?;
             let _ = self.write_state(&runner, &description, serial).await;
         }

@@ -45,11 +45,11 @@ fn automatic() -> Result<Vec<TerraformLayer>> {
     Ok(vec![objects::layer("db", "code", "db")?.auto_apply().max_retries(2)])
 }
 
-/// Two layers of one root module have one state.
+/// Two root modules whose code names the same backend: that they have one state is known only once they are planned.
 fn sharing() -> Result<Vec<TerraformLayer>> {
     Ok(vec![
-        objects::layer("left", "code", "db")?.auto_apply(),
-        objects::layer("right", "code", "db")?.auto_apply(),
+        objects::layer("left", "code", "elsewhere/left")?.auto_apply(),
+        objects::layer("right", "code", "elsewhere/right")?.auto_apply(),
     ])
 }
 

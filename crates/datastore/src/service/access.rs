@@ -27,7 +27,7 @@ pub(crate) enum Operation {
 
 /// Why not. The words reach the runner's log, so they say what would be right.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a runner may not do this: {0}")]
+#[error("this caller may not do this: {0}")]
 pub struct Denied(pub(crate) &'static str);
 
 /// `spec` is the description of the runner's own attempt; a controller has none.
@@ -38,6 +38,7 @@ pub(crate) fn permit(
 ) -> Result<(), Denied> {
     let runner = match caller {
         Caller::Controller => return Ok(()),
+        Caller::Server => return permit_server(operation),
         Caller::Runner(runner) => runner,
     };
     let spec = spec.ok_or(Denied("its attempt has no description in the datastore"))?;
@@ -78,6 +79,66 @@ pub(crate) fn permit(
     }
 }
 
+/// What people can ask for through the HTTP service. It makes nothing that a run could rest on, and forgets nothing.
+fn permit_server(operation: &Operation) -> Result<(), Denied> {
+    match operation {
+        Operation::ArtefactRead(_, Artefact::PlanJson | Artefact::PlanText | Artefact::Result)
+        | Operation::LogRead
+        | Operation::StateRead(_)
+        | Operation::StateChange(_)
+        | Operation::StateAdminister
+        | Operation::AuditRead => Ok(()),
+        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan)
+        | Operation::ArtefactWrite(_, _)
+        | Operation::BundleRead(_)
+        | Operation::BundleWrite
+        | Operation::RunDelete
+        | Operation::LogAppend(_)
+        | Operation::AuditAppend => Err(Denied(
+            "the service for people reads logs, plans for people, results and the audit, and works on states; nothing else",
+        )),
+    }
+}
+
 fn is_own(runner: &Runner, spec: &Description) -> bool {
     spec.run_uid == runner.attempt.run_uid() && spec.attempt == runner.attempt.number()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_service_for_people_makes_nothing_that_a_run_could_rest_on() {
+        let attempt = Attempt::new("run-1", 0).unwrap();
+        let sha256 = Sha256::of(b"");
+        let state = StateId::new(sha256.as_str()).unwrap();
+        let allowed = [
+            Operation::ArtefactRead(attempt.clone(), Artefact::PlanJson),
+            Operation::ArtefactRead(attempt.clone(), Artefact::PlanText),
+            Operation::LogRead,
+            Operation::StateRead(state.clone()),
+            Operation::StateChange(state),
+            Operation::StateAdminister,
+            Operation::AuditRead,
+        ];
+        let refused = [
+            Operation::ArtefactRead(attempt.clone(), Artefact::Spec),
+            Operation::ArtefactRead(attempt.clone(), Artefact::Plan),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Spec),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Plan),
+            Operation::ArtefactWrite(attempt.clone(), Artefact::Result),
+            Operation::BundleRead(sha256),
+            Operation::BundleWrite,
+            Operation::RunDelete,
+            Operation::LogAppend(attempt),
+            Operation::AuditAppend,
+        ];
+        for (operations, expected) in [(&allowed[..], true), (&refused[..], false)] {
+            for operation in operations {
+                assert_eq!(permit(&Caller::Server, None, operation).is_ok(), expected, "{operation:?}");
+            }
+        }
+    }
 }

@@ -21,6 +21,8 @@ const CACHE_SIZE: usize = 4096;
 pub enum Caller {
     /// Terrane's controllers, and administrators of the cluster.
     Controller,
+    /// The HTTP service for people, which settles itself what each of them may do.
+    Server,
     Runner(Runner),
 }
 
@@ -89,11 +91,14 @@ impl KubeReviewer {
         }
         let user = status.user.unwrap_or_default();
         let name = user.username.unwrap_or_default();
-        let controller =
-            format!("system:serviceaccount:{}:{}", api::SYSTEM_NAMESPACE, api::CONTROLLER_ACCOUNT);
+        let is_account =
+            |account: &str| name == format!("system:serviceaccount:{}:{account}", api::SYSTEM_NAMESPACE);
         let is_administrator = user.groups.unwrap_or_default().iter().any(|group| group == "system:masters");
-        if name == controller || is_administrator {
+        if is_account(api::CONTROLLER_ACCOUNT) || is_administrator {
             return Ok(Caller::Controller);
+        }
+        if is_account(api::SERVER_ACCOUNT) {
+            return Ok(Caller::Server);
         }
         let Some(namespace) = name
             .strip_prefix("system:serviceaccount:")

@@ -108,6 +108,10 @@ pub(crate) enum Error {
     Store(#[from] store::Error),
     #[error("step {0} of a state cannot be read: {1}")]
     Malformed(u64, serde_json::Error),
+    #[error(
+        "step {number} of state {id} was stored and is gone: the object store was rolled back or damaged, and an older state must not pass for the current one; restore the store"
+    )]
+    RolledBack { id: StateId, number: u64 },
     #[error("the state is being changed by too many at once; try again")]
     Busy,
 }
@@ -165,8 +169,15 @@ impl Journal {
         if number == 0 {
             return Ok(None);
         }
-        self.hint(id, number);
-        self.step(id, number).await.map(Some)
+        match self.step(id, number).await {
+            Ok(found) => {
+                self.hint(id, number);
+                Ok(Some(found))
+            }
+            // Steps are never deleted, so whoever removed this one did it behind our back.
+            Err(Error::Store(store::Error::NotFound(_))) => Err(Error::RolledBack { id: id.clone(), number }),
+            Err(other) => Err(other),
+        }
     }
 
     pub(crate) async fn step(&self, id: &StateId, number: u64) -> Result<(String, Step), Error> {
@@ -206,7 +217,7 @@ impl Journal {
                     self.hint(id, number);
                     return Ok(Situation::after(step));
                 }
-                Err(store::Error::Conflict(_)) => {}
+                Err(store::Error::Conflict(_) | store::Error::Underway(_)) => {}
                 Err(other) => return Err(other.into()),
             }
         }

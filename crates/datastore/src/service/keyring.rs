@@ -1,8 +1,10 @@
-//! Encryption keys: named by a fingerprint, newest first. New objects are sealed with the newest; any of them opens.
+//! Encryption keys: named by a fingerprint, newest first. New objects are sealed with the newest; any of them opens. A key that
+//! is added to the directory while a service runs opens at once, and seals from the next start on.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use rand::TryRngCore;
 use sha2::Digest;
@@ -25,15 +27,26 @@ pub enum Error {
     Randomness(String),
 }
 
+#[derive(Clone)]
 pub(crate) struct Key {
     pub(crate) id: KeyId,
     pub(crate) bytes: Zeroizing<[u8; 32]>,
+    file: Option<PathBuf>,
 }
 
 /// All keys of this datastore. Values are wiped when dropped, and never shown.
 pub struct Keyring {
     newest: Key,
-    older: Vec<Key>,
+    others: RwLock<Vec<Key>>,
+    directory: Option<PathBuf>,
+}
+
+/// What can be told about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// The fingerprint that sealed objects carry.
+    pub id: String,
+    pub file: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Keyring {
@@ -51,38 +64,29 @@ impl Key {
         for (to, from) in id.iter_mut().zip(hasher.finalize()) {
             *to = from;
         }
-        Self { id, bytes }
+        Self { id, bytes, file: None }
+    }
+
+    fn info(&self) -> KeyInfo {
+        KeyInfo { id: hex::encode(self.id), file: self.file.clone() }
     }
 }
 
 impl Keyring {
     /// A keyring of the given keys, newest first.
     pub fn new(newest: Zeroizing<[u8; 32]>, older: Vec<Zeroizing<[u8; 32]>>) -> Self {
-        Self { newest: Key::new(newest), older: older.into_iter().map(Key::new).collect() }
+        Self {
+            newest: Key::new(newest),
+            others: RwLock::new(older.into_iter().map(Key::new).collect()),
+            directory: None,
+        }
     }
 
     /// Reads every `*.key` file of a directory; the name that sorts last is the newest key.
     pub fn load(dir: &Path) -> Result<Self, Error> {
-        let io = |source| Error::Io { dir: dir.display().to_string(), source };
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(io)? {
-            let path = entry.map_err(io)?.path();
-            if path.extension().is_some_and(|extension| extension == "key") {
-                files.push(path);
-            }
-        }
-        files.sort();
-        let mut keys = Vec::new();
-        for path in files.iter().rev() {
-            let text = Zeroizing::new(std::fs::read_to_string(path).map_err(io)?);
-            let mut bytes = Zeroizing::new([0u8; 32]);
-            hex::decode_to_slice(text.trim(), bytes.as_mut_slice())
-                .map_err(|_| Error::Malformed(path.display().to_string()))?;
-            keys.push(bytes);
-        }
-        let mut keys = keys.into_iter();
+        let mut keys = read(dir)?.into_iter();
         let newest = keys.next().ok_or_else(|| Error::Empty(dir.display().to_string()))?;
-        Ok(Self::new(newest, keys.collect()))
+        Ok(Self { newest, others: RwLock::new(keys.collect()), directory: Some(dir.to_owned()) })
     }
 
     /// Like [`Keyring::load`], but makes a first key where the directory has none: for one machine that keeps its own.
@@ -98,13 +102,76 @@ impl Keyring {
         }
     }
 
+    /// What can be told about the keys, the one that seals first.
+    pub fn infos(&self) -> Vec<KeyInfo> {
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.newest).chain(others.iter()).map(Key::info).collect()
+    }
+
     pub(crate) fn newest(&self) -> &Key {
         &self.newest
     }
 
-    pub(crate) fn find(&self, id: &KeyId) -> Option<&Key> {
-        std::iter::once(&self.newest).chain(&self.older).find(|key| &key.id == id)
+    /// The key that an object names. One that is not known may have been added meanwhile.
+    pub(crate) fn find(&self, id: &KeyId) -> Option<Key> {
+        if let Some(known) = self.known(id) {
+            return Some(known);
+        }
+        let found = read(self.directory.as_deref()?).ok()?;
+        *self.others.write().unwrap_or_else(PoisonError::into_inner) =
+            found.into_iter().filter(|key| key.id != self.newest.id).collect();
+        self.known(id)
     }
+
+    fn known(&self, id: &KeyId) -> Option<Key> {
+        let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.newest).chain(others.iter()).find(|key| &key.id == id).cloned()
+    }
+}
+
+/// The keys of a directory, newest first. O(keys).
+fn read(dir: &Path) -> Result<Vec<Key>, Error> {
+    let mut keys = Vec::new();
+    for path in files(dir)?.into_iter().rev() {
+        let io = |source| Error::Io { dir: dir.display().to_string(), source };
+        let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(io)?);
+        let mut bytes = Zeroizing::new([0u8; 32]);
+        hex::decode_to_slice(text.trim(), bytes.as_mut_slice())
+            .map_err(|_| Error::Malformed(path.display().to_string()))?;
+        keys.push(Key { file: Some(path), ..Key::new(bytes) });
+    }
+    Ok(keys)
+}
+
+/// The files of keys, the newest last.
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let io = |source| Error::Io { dir: dir.display().to_string(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|extension| extension == "key") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Makes a key that becomes the newest, and tells which.
+pub fn add_newest_key(dir: &Path) -> Result<KeyInfo, Error> {
+    std::fs::create_dir_all(dir).map_err(|source| Error::Io { dir: dir.display().to_string(), source })?;
+    let last = files(dir)?.pop().and_then(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+    let name = match last {
+        None => "0001".to_owned(),
+        Some(last) => {
+            let next = last.parse::<u32>().ok().and_then(|number| number.checked_add(1));
+            next.map(|number| format!("{number:04}"))
+                .filter(|name| *name > last)
+                .unwrap_or_else(|| format!("{last}_next"))
+        }
+    };
+    add_key(dir, &name)?;
+    Ok(Keyring::load(dir)?.newest().info())
 }
 
 /// Creates a key file that nobody else can read. A name that sorts after the others makes it the newest.
@@ -142,6 +209,27 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(dir.path().join("0001.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_that_is_added_later_opens_at_once_and_each_new_one_sorts_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = Keyring::load_or_create(dir.path()).unwrap();
+        let first = ring.newest().id;
+        let added = add_newest_key(dir.path()).unwrap();
+        assert_eq!(added.file.as_deref(), Some(dir.path().join("0002.key").as_path()));
+        let mut id = KeyId::default();
+        hex::decode_to_slice(&added.id, &mut id).unwrap();
+        assert!(ring.find(&id).is_some(), "found without a restart");
+        assert!(ring.find(&first).is_some());
+        assert_eq!(ring.newest().id, first, "and seals from the next start on");
+        assert!(ring.find(&[9; 8]).is_none());
+        for existing in ["9999", "prod"] {
+            add_key(dir.path(), existing).unwrap();
+            let newest = add_newest_key(dir.path()).unwrap();
+            assert_eq!(newest.file, Some(dir.path().join(format!("{existing}_next.key"))));
+        }
+        assert_eq!(Keyring::load(dir.path()).unwrap().infos().len(), 6);
     }
 
     #[test]

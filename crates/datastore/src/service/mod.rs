@@ -8,6 +8,8 @@ mod identity;
 mod journal;
 mod keyring;
 mod log;
+mod place;
+mod reseal;
 mod seal;
 mod state;
 mod state_scan;
@@ -22,11 +24,12 @@ use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
-use object_store::ObjectStore;
 
 pub use identity::{Caller, Error as ReviewError, KubeReviewer, Reviewer, Runner};
 pub use journal::{Head, Kind as StepKind, Lock, Step};
-pub use keyring::{Error as KeyringError, Keyring, add_key};
+pub use keyring::{Error as KeyringError, KeyInfo, Keyring, add_key, add_newest_key};
+pub use place::{Bucket, Error as PlaceError, Objects, Place};
+pub use reseal::{Error as ResealError, Resealed, reseal, uses};
 
 use access::{Denied, Operation, permit};
 use journal::{Journal, Refused};
@@ -41,23 +44,15 @@ const DESCRIPTIONS: usize = 2048;
 /// What the service is made of.
 #[derive(Debug)]
 pub struct Options {
-    pub objects: Arc<dyn ObjectStore>,
+    pub objects: Objects,
     pub keys: Keyring,
     pub reviewer: Arc<dyn Reviewer>,
 }
 
 impl Options {
-    /// An object store on local disk that has written what it says it has written.
-    pub fn local_objects(dir: &std::path::Path) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
-        std::fs::create_dir_all(dir).map_err(|source| object_store::Error::Generic {
-            store: "local disk",
-            source: Box::new(source),
-        })?;
-        let local = object_store::local::LocalFileSystem::new_with_prefix(dir)?
-            .with_fsync(true)
-            // What a run left goes with its directories.
-            .with_automatic_cleanup(true);
-        Ok(Arc::new(local))
+    /// The objects of a directory of this machine, which needs no trial.
+    pub fn local_objects(dir: &std::path::Path) -> Result<Objects, object_store::Error> {
+        place::local(dir)
     }
 }
 
@@ -126,7 +121,7 @@ impl Service {
     ) -> Result<(Caller, Option<Arc<Description>>), Error> {
         let caller = self.caller(headers).await?;
         let description = match &caller {
-            Caller::Controller => None,
+            Caller::Controller | Caller::Server => None,
             Caller::Runner(runner) => self.description(&runner.attempt).await?,
         };
         match permit(&caller, description.as_deref(), operation) {
@@ -217,7 +212,7 @@ impl From<store::Error> for Error {
             store::Error::Digest { .. } | store::Error::Body { .. } => Self::BadRequest(message),
             store::Error::TooLarge { .. } => Self::TooLarge(message),
             store::Error::Sealed { .. } => Self::Internal(message),
-            store::Error::Storage { .. } => Self::Unavailable(message),
+            store::Error::Storage { .. } | store::Error::Underway(_) => Self::Unavailable(message),
         }
     }
 }
@@ -237,7 +232,7 @@ impl From<journal::Error> for Error {
                 | Refused::Serial { .. },
             ) => Self::Conflict(message),
             journal::Error::Store(error) => error.into(),
-            journal::Error::Malformed(_, _) => Self::Internal(message),
+            journal::Error::Malformed(_, _) | journal::Error::RolledBack { .. } => Self::Internal(message),
             journal::Error::Busy => Self::Unavailable(message),
         }
     }

@@ -22,6 +22,13 @@ const DIGEST_SIZE: usize = 32;
 const PREAMBLE_SIZE: usize = HEADER_SIZE + DIGEST_SIZE + TAG_SIZE;
 const CHUNK: usize = 64 * 1024;
 const SEALED_CHUNK: usize = CHUNK + TAG_SIZE;
+/// Up to which byte an object must be read to know its key.
+pub(crate) const KEY_ID_END: u64 = 12;
+
+/// The id of the key that an object begins to name.
+pub(crate) fn key_id(start: &[u8]) -> Option<KeyId> {
+    start.strip_prefix(MAGIC)?.first_chunk().copied()
+}
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {

@@ -89,7 +89,7 @@ impl Service {
             (Caller::Runner(_), None) => {
                 Err(Error::Forbidden("the attempt of this runner has no description".to_owned()))
             }
-            (Caller::Controller, _) => {
+            (Caller::Controller | Caller::Server, _) => {
                 let owner = self.journal.last(id).await?.map(|(tenant, _)| tenant);
                 let tenant = owner.or(namespace).ok_or_else(|| {
                     Error::BadRequest(format!(
@@ -113,7 +113,7 @@ async fn read(service: &Service, id: &StateId, headers: &HeaderMap) -> Result<Re
         Caller::Runner(runner) if runner.namespace != tenant => {
             return Err(Error::Forbidden("the state belongs to another namespace".to_owned()));
         }
-        Caller::Runner(_) | Caller::Controller => {}
+        Caller::Runner(_) | Caller::Controller | Caller::Server => {}
     }
     match step.head {
         Some(head) => content(service, id, &head).await,
@@ -127,7 +127,18 @@ fn no_state() -> Response {
 }
 
 async fn content(service: &Service, id: &StateId, head: &Head) -> Result<Response, Error> {
-    let opened = service.store.open(&Key::StateContent(id.clone(), head.sha256.clone())).await?;
+    let key = Key::StateContent(id.clone(), head.sha256.clone());
+    let opened = match service.store.open(&key).await {
+        Ok(opened) => opened,
+        // Never as "not found": to the tools that means that nothing exists yet, and they would make everything again.
+        Err(super::store::Error::NotFound(path)) => {
+            return Err(Error::Internal(format!(
+                "version {} of state {id} was stored and is gone ({path}): the object store was rolled back or damaged; restore it",
+                head.version
+            )));
+        }
+        Err(other) => return Err(other.into()),
+    };
     let version = [(crate::header::STATE_VERSION, head.version.to_string())];
     Ok((version, answer(opened)).into_response())
 }
@@ -203,7 +214,7 @@ async fn unlock(
         (Caller::Runner(_), None) => {
             return Err(Error::BadRequest("an unlock needs the field ID of the lock".to_owned()));
         }
-        (Caller::Runner(_), Some(_)) | (Caller::Controller, _) => {}
+        (Caller::Runner(_), Some(_)) | (Caller::Controller | Caller::Server, _) => {}
     }
     change(service, id, &writer, |situation| situation.unlock(lock_id.as_deref(), writer.fence)).await?;
     Ok(StatusCode::OK.into_response())

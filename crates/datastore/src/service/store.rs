@@ -9,17 +9,18 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RenameOptions, RenameTargetMode,
+    GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RenameOptions,
+    RenameTargetMode,
 };
 use sha2::Digest;
 
 use super::keyring::Keyring;
+use super::place::STAGING;
 use super::seal::{self, Opener, Sealer, content_size};
 use crate::key::Key;
 
-/// Objects up to this size are written in one request; larger ones in parts of it.
-const PART: usize = 8 * 1024 * 1024;
-const STAGING: &str = "staging";
+/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand.
+pub(super) const PART: usize = 8 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -37,6 +38,8 @@ pub enum Error {
     Sealed { path: String, source: seal::Error },
     #[error("the object store failed at {path}: {source}")]
     Storage { path: String, source: object_store::Error },
+    #[error("{0} is being written by another at this moment; try again")]
+    Underway(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +51,8 @@ pub(crate) enum Put {
 
 #[derive(Clone)]
 pub(crate) struct Store {
-    objects: Arc<dyn ObjectStore>,
-    keys: Arc<Keyring>,
+    pub(super) objects: Arc<dyn ObjectStore>,
+    pub(super) keys: Arc<Keyring>,
 }
 
 pub(crate) struct Opened {
@@ -122,12 +125,13 @@ impl Store {
             }
             hasher.update(&piece);
             sealer.push(&piece, &mut out).map_err(sealed)?;
-            if out.len() >= PART {
+            while out.len() >= PART {
                 let parts = match upload {
                     Some(parts) => parts,
                     None => upload.insert(self.objects.put_multipart(staging).await.map_err(storage)?),
                 };
-                parts.put_part(std::mem::take(&mut out).into()).await.map_err(storage)?;
+                let rest = out.split_off(PART);
+                parts.put_part(std::mem::replace(&mut out, rest).into()).await.map_err(storage)?;
             }
         }
         sealer.finish(&mut out).map_err(sealed)?;
@@ -157,7 +161,12 @@ impl Store {
         match result {
             Ok(()) => Ok(Put::Created),
             Err(object_store::Error::AlreadyExists { .. }) => {
-                let stored = self.open(writing.key).await?;
+                let stored = match self.open(writing.key).await {
+                    Ok(stored) => stored,
+                    // S3 refuses while a rival's write is not finished, and that one may still fail.
+                    Err(Error::NotFound(_)) => return Err(Error::Underway(path)),
+                    Err(other) => return Err(other),
+                };
                 if &stored.sha256 == writing.sha256 { Ok(Put::Same) } else { Err(Error::Conflict(path)) }
             }
             Err(source) => Err(storage(source)),
@@ -173,12 +182,17 @@ impl Store {
     /// Opens an object: its preamble is proved before this returns, each chunk before it is given out.
     pub(crate) async fn open(&self, key: &Key) -> Result<Opened, Error> {
         let path = key.path();
+        match self.objects.get(&Path::from(path.as_str())).await {
+            Ok(found) => self.unseal(key, found).await,
+            Err(object_store::Error::NotFound { .. }) => Err(Error::NotFound(path)),
+            Err(source) => Err(Error::Storage { path, source }),
+        }
+    }
+
+    /// What [`Store::open`] does with an object that was found.
+    pub(super) async fn unseal(&self, key: &Key, found: GetResult) -> Result<Opened, Error> {
+        let path = key.path();
         let sealed = |path: &str, source| Error::Sealed { path: path.to_owned(), source };
-        let found = match self.objects.get(&Path::from(path.as_str())).await {
-            Ok(found) => found,
-            Err(object_store::Error::NotFound { .. }) => return Err(Error::NotFound(path)),
-            Err(source) => return Err(Error::Storage { path, source }),
-        };
         let size = content_size(found.meta.size).ok_or_else(|| sealed(&path, seal::Error::Damaged))?;
         let mut stream = found.into_stream();
         let mut start = Vec::new();
@@ -231,9 +245,12 @@ impl Store {
             .try_collect()
             .await
             .map_err(storage)?;
-        for path in found {
-            match self.objects.delete(&path).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+        // A bucket forgets a thousand at a time.
+        let paths = futures::stream::iter(found.into_iter().map(Ok)).boxed();
+        let mut deleted = self.objects.delete_stream(paths);
+        while let Some(outcome) = deleted.next().await {
+            match outcome {
+                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
                 Err(source) => return Err(storage(source)),
             }
         }
@@ -302,7 +319,7 @@ fn random_name(path: &str) -> Result<String, Error> {
     Ok(hex::encode(bytes))
 }
 
-fn digest_bytes(sha256: &Sha256) -> [u8; 32] {
+pub(super) fn digest_bytes(sha256: &Sha256) -> [u8; 32] {
     let mut bytes = [0u8; 32];
     // A `Sha256` is always 64 hex digits.
     let _ = hex::decode_to_slice(sha256.as_str(), &mut bytes);

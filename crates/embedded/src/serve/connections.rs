@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::listen::is_loopback;
-use super::tls::{Came, Tls};
+use super::tls::{Came, Encryption};
 
 /// What one client, or many, may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ impl Default for Limits {
 }
 
 /// Accepts and serves until `stop`, then lets each connection finish what it is doing.
-pub(super) async fn serve(
+pub(super) async fn serve<E: Encryption>(
     listener: TcpListener,
-    tls: Arc<Tls>,
+    tls: Arc<E>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,
@@ -95,9 +95,9 @@ fn came(local: IpAddr, peer: IpAddr) -> Came {
     if is_loopback(local) || local == peer { Came::FromHere } else { Came::FromElsewhere }
 }
 
-async fn serve_one(
+async fn serve_one<E: Encryption>(
     stream: TcpStream,
-    tls: Arc<Tls>,
+    tls: Arc<E>,
     router: Router,
     limits: Limits,
     stop: CancellationToken,

@@ -33,6 +33,43 @@ pub enum Error {
     Secrets(#[from] secrets::Error),
 }
 
+/// How connections of a port are encrypted.
+pub(super) trait Encryption: Send + Sync + 'static {
+    /// For a connection that came in on loopback, or on an address that others reach.
+    fn acceptor(&self, came: Came) -> TlsAcceptor;
+}
+
+/// One certificate from files, read again when they change.
+pub(super) struct FromFiles {
+    provider: Arc<CryptoProvider>,
+    files: Certificates,
+    served: Arc<Served>,
+    acceptor: TlsAcceptor,
+}
+
+impl FromFiles {
+    pub(super) fn read(files: Certificates) -> Result<Self, Error> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let served = Served::new(read_key(&provider, &files)?);
+        let acceptor = acceptor(&provider, Arc::new(Given(Arc::clone(&served))))?;
+        Ok(Self { provider, files, served, acceptor })
+    }
+
+    /// For ever. Files that cannot be read any more leave the certificate that was read before.
+    pub(super) async fn keep_fresh(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            reread(&self.provider, &self.files, &self.served);
+        }
+    }
+}
+
+impl Encryption for FromFiles {
+    fn acceptor(&self, _came: Came) -> TlsAcceptor {
+        self.acceptor.clone()
+    }
+}
+
 /// Both faces of the port.
 pub(super) struct Tls {
     provider: Arc<CryptoProvider>,
@@ -134,14 +171,6 @@ impl Tls {
         &self.authority.certificate_pem
     }
 
-    /// For a connection that came in on loopback, or on an address that others reach.
-    pub(super) fn acceptor(&self, came: Came) -> TlsAcceptor {
-        match (came, &self.given_acceptor) {
-            (Came::FromElsewhere, Some(given)) => given.clone(),
-            (Came::FromHere, _) | (Came::FromElsewhere, None) => self.own_acceptor.clone(),
-        }
-    }
-
     /// Renews for ever. A given file that cannot be read any more leaves the certificate that was read before.
     pub(super) async fn keep_fresh(self: Arc<Self>) -> Result<(), Error> {
         loop {
@@ -157,12 +186,25 @@ impl Tls {
             self.own.store(Arc::new(own));
         }
         if let Some((files, served)) = &self.given {
-            match read_key(&self.provider, files) {
-                Ok(key) => served.0.store(Arc::new(key)),
-                Err(error) => tracing::warn!(%error, "the API goes on with the certificate that it has"),
-            }
+            reread(&self.provider, files, served);
         }
         Ok(())
+    }
+}
+
+impl Encryption for Tls {
+    fn acceptor(&self, came: Came) -> TlsAcceptor {
+        match (came, &self.given_acceptor) {
+            (Came::FromElsewhere, Some(given)) => given.clone(),
+            (Came::FromHere, _) | (Came::FromElsewhere, None) => self.own_acceptor.clone(),
+        }
+    }
+}
+
+fn reread(provider: &CryptoProvider, files: &Certificates, served: &Served) {
+    match read_key(provider, files) {
+        Ok(key) => served.0.store(Arc::new(key)),
+        Err(error) => tracing::warn!(%error, "it goes on with the certificate that it has"),
     }
 }
 

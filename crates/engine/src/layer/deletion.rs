@@ -93,7 +93,7 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
         bundle: bundle.clone(),
         ..PlanWish::new(TriggerKind::Deletion, &revision, reason.clone())
     };
-    if let Some(token) = runs::unanswered_sync(seen, history) {
+    if let Some(token) = runs::Asked::Sync.unanswered(seen, history) {
         let reason = "asked for by hand, to destroy the infrastructure".to_owned();
         let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
         let wanted =

@@ -6,9 +6,9 @@ use api::run::{Mode, Trigger, TriggerKind};
 
 use super::history::{History, Plan, finished_at, has_succeeded};
 use super::need::{Need, Standing, hold, words_of};
-use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
+use super::remedy::{PlanWish, after_failed_apply, approval, plan_or_pause, rejection};
 use super::runs::start_apply;
-use super::{Observed, Source, policy};
+use super::{Observed, Source, name_of, policy};
 use crate::{Wake, later};
 
 /// The relevant commit is in place since `run` ended, as far as is known.
@@ -28,8 +28,19 @@ pub(super) fn settled(
 
 /// A look that only refreshed found differences.
 fn moved(seen: &Observed<'_>, source: &Source, history: &History<'_>, found: &Plan<'_>) -> Need {
+    if let Some(apply) = history.apply_of(found.sha256).filter(|apply| has_succeeded(apply)) {
+        return in_sync(seen, source, history, apply);
+    }
+    if let Some(need) = acceptance(seen, history, found) {
+        return need;
+    }
+    let to_decide = format!("to decide: terrane drift {} --revert or --accept", name_of(seen.layer));
     match policy::on_drift(seen) {
-        OnDrift::Report => waiting(seen, source, history, found, "DriftReported", "onDrift is report"),
+        OnDrift::Report => waiting(seen, source, history, found, "DriftReported", &to_decide),
+        OnDrift::Revert if history.accepted_from(&source.relevant).is_some() => {
+            // A plan that reverts this would take back what was accepted before.
+            waiting(seen, source, history, found, "DriftReported", &to_decide)
+        }
         OnDrift::Revert => {
             let wish = PlanWish {
                 after: Some(found.run),
@@ -41,18 +52,52 @@ fn moved(seen: &Observed<'_>, source: &Source, history: &History<'_>, found: &Pl
             };
             plan_or_pause(seen, history, wish)
         }
-        OnDrift::Accept => match history.apply_of(found.sha256) {
-            Some(apply) if has_succeeded(apply) => in_sync(seen, source, history, apply),
-            Some(apply) => after_failed_apply(seen, history, apply),
-            None => match rejection(seen, found) {
-                Some(why) => waiting(seen, source, history, found, "Rejected", &why),
-                None => {
-                    let reason = "drift is accepted".to_owned();
-                    start_apply(seen, found, Trigger { kind: TriggerKind::Auto, by: None, reason })
-                }
-            },
+        OnDrift::Accept => match rejection(seen, found) {
+            Some(why) => waiting(seen, source, history, found, "Rejected", &why),
+            None => {
+                let reason = "drift is accepted".to_owned();
+                start_apply(seen, found, Trigger { kind: TriggerKind::Auto, by: None, reason })
+            }
         },
     }
+}
+
+/// What was found goes into the state where a person said so about these bytes, whatever the layer's standing order is.
+fn acceptance(seen: &Observed<'_>, history: &History<'_>, found: &Plan<'_>) -> Option<Need> {
+    match history.apply_of(found.sha256) {
+        Some(apply) if has_succeeded(apply) => None,
+        Some(apply) => Some(after_failed_apply(seen, history, apply)),
+        None if rejection(seen, found).is_some() => None,
+        None => approval(seen, found).map(|trigger| start_apply(seen, found, trigger)),
+    }
+}
+
+/// A plan towards the code found drift, and a person accepts what was looked at since, or has accepted it.
+pub(super) fn accepting(
+    seen: &Observed<'_>,
+    source: &Source,
+    history: &History<'_>,
+    plan: &Plan<'_>,
+) -> Option<Need> {
+    if !history.was_in_place(seen, plan) {
+        return None;
+    }
+    let Some(accepted) = history.accepted_since(plan) else {
+        let look = history.look.as_ref().filter(|look| !look.differences.is_empty())?;
+        return (look.run.spec.layer.revision == source.relevant)
+            .then(|| acceptance(seen, history, look))
+            .flatten();
+    };
+    let need = settled(seen, source, history, accepted);
+    Some(match need.standing {
+        Standing::InSync => Need { why: format!("{}, but for drift that was accepted", need.why), ..need },
+        Standing::Working | Standing::Waiting | Standing::Stuck | Standing::Unknown => need,
+    })
+}
+
+/// Whether what a plan would change was found as drift and accepted.
+pub(super) fn is_accepted(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> bool {
+    history.was_in_place(seen, plan) && history.accepted_since(plan).is_some()
 }
 
 fn waiting(
@@ -65,7 +110,7 @@ fn waiting(
 ) -> Need {
     let due = later(found.made_at, policy::drift_interval(seen));
     if seen.now >= due {
-        return look(seen, history, source, found.run, policy::drift_mode(seen));
+        return look(seen, history, source, found.run, mode(seen, source, history));
     }
     let why = format!("drifted, {}; {because}", found.differences.words());
     hold(LayerState::Idle, reason, why, Standing::Waiting, Wake::At(due))
@@ -74,10 +119,18 @@ fn waiting(
 fn in_sync(seen: &Observed<'_>, source: &Source, history: &History<'_>, run: &TerraformRun) -> Need {
     let due = later(finished_at(run).unwrap_or(seen.now), policy::drift_interval(seen));
     if seen.now >= due {
-        return look(seen, history, source, run, policy::drift_mode(seen));
+        return look(seen, history, source, run, mode(seen, source, history));
     }
     let why = format!("in sync with {}", source.relevant.short());
     hold(LayerState::Idle, "InSync", why, Standing::InSync, Wake::At(due))
+}
+
+/// Drift that was accepted stays different from the code: until new code comes, only what moves after it is looked for.
+fn mode(seen: &Observed<'_>, source: &Source, history: &History<'_>) -> Mode {
+    match history.accepted_from(&source.relevant) {
+        Some(_) => Mode::RefreshOnly,
+        None => policy::drift_mode(seen),
+    }
 }
 
 /// The world is compared with the code again, after the run that last did so.
@@ -100,7 +153,7 @@ pub(super) fn known<'h, 'a>(seen: &Observed<'_>, history: &'h History<'a>) -> Op
     let looked = history.look.as_ref().filter(|look| !look.differences.is_empty()).filter(open);
     looked.or_else(|| {
         let plan = history.plan.as_ref().filter(|plan| plan.summary.has_changes()).filter(open)?;
-        history.was_in_place(seen, plan).then_some(plan)
+        (history.was_in_place(seen, plan) && !is_accepted(seen, history, plan)).then_some(plan)
     })
 }
 

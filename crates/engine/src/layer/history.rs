@@ -19,6 +19,9 @@ pub(super) struct History<'a> {
     pub(super) apply: Option<&'a TerraformRun>,
     /// The newest plan that only refreshed, if nothing was planned towards the code or applied since.
     pub(super) look: Option<Plan<'a>>,
+    /// The newest acceptance of drift, if code and infrastructure were not made equal since. What it wrote into the state is no
+    /// drift any more, as long as the commit is the same.
+    pub(super) accepted: Option<&'a TerraformRun>,
     /// The newest run after which infrastructure and code were equal: an apply that succeeded, or a plan without changes.
     pub(super) in_place: Option<&'a TerraformRun>,
 }
@@ -57,10 +60,17 @@ impl<'a> History<'a> {
         let active = newest_first.iter().copied().find(|run| !is_terminal(run));
         let plan = newest_plan(&newest_first, Mode::Normal);
         let apply = plan.as_ref().and_then(|plan| apply_of(&newest_first, plan.sha256));
-        let since = apply.and_then(finished_at).or(plan.as_ref().map(|plan| plan.made_at));
-        let look = newest_plan(&newest_first, Mode::RefreshOnly).filter(|look| Some(look.made_at) > since);
+        let since = apply.filter(|run| is_terminal(run)).or(plan.as_ref().map(|plan| plan.run));
+        // Of what ended in the same second, what was wished for last counts; a plan is often the answer to a look.
+        let look = newest_plan(&newest_first, Mode::RefreshOnly)
+            .filter(|look| since.is_none_or(|since| ended(look.run) > ended(since)));
         let in_place = newest_first.iter().copied().find(|run| is_in_place(run));
-        Self { newest_first, active, plan, apply, look, in_place }
+        let accepted = newest_first
+            .iter()
+            .copied()
+            .find(|run| is_acceptance(run))
+            .filter(|run| in_place.is_none_or(|in_place| ended(run) >= ended(in_place)));
+        Self { newest_first, active, plan, apply, look, accepted, in_place }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {
@@ -73,6 +83,16 @@ impl<'a> History<'a> {
 
     pub(super) fn apply_of(&self, plan: &Sha256) -> Option<&'a TerraformRun> {
         apply_of(&self.newest_first, plan)
+    }
+
+    /// The acceptance of drift from this commit that still holds.
+    pub(super) fn accepted_from(&self, revision: &CommitId) -> Option<&'a TerraformRun> {
+        self.accepted.filter(|run| &run.spec.layer.revision == revision)
+    }
+
+    /// The same, if it came after the plan: what the plan would change has been accepted.
+    pub(super) fn accepted_since(&self, plan: &Plan<'_>) -> Option<&'a TerraformRun> {
+        self.accepted_from(&plan.run.spec.layer.revision).filter(|run| ended(run) >= ended(plan.run))
     }
 
     /// Whether this commit was in place before that plan looked: what the plan would change then moved in the world.
@@ -115,6 +135,15 @@ fn apply_of<'a>(newest_first: &[&'a TerraformRun], plan: &Sha256) -> Option<&'a 
         .iter()
         .copied()
         .find(|run| run.spec.artifact.as_ref().is_some_and(|artifact| &artifact.sha256 == plan))
+}
+
+fn is_acceptance(run: &TerraformRun) -> bool {
+    run.spec.action == Action::Apply && run.spec.mode == Mode::RefreshOnly && has_succeeded(run)
+}
+
+/// When a run ended and when it was wished for; both are whole seconds in the API.
+fn ended(run: &TerraformRun) -> (Option<Timestamp>, Option<Timestamp>) {
+    (finished_at(run), run.metadata.creation_timestamp.as_ref().map(|time| time.0))
 }
 
 fn is_in_place(run: &TerraformRun) -> bool {

@@ -28,7 +28,7 @@ use crate::{Read, Settings, Wake, names};
 use history::History;
 use need::{Need, Standing, Step, hold, unknown};
 use remedy::PlanWish;
-use runs::Wanted;
+use runs::{Asked, Wanted};
 
 #[derive(Debug, Clone)]
 pub struct Observed<'a> {
@@ -94,7 +94,14 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     let expired = retention::expired(seen, &history);
     effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     let wake = need.wake.sooner(expired.wake);
-    Decision { status: status::status(seen, &history, &need), effects, wake }
+    // What is not known for a moment is no news: every commit would be told on every layer, and taken back.
+    let kept = seen.layer.status.clone().filter(|before| {
+        need.reason == need::NOT_KNOWN
+            && before.state.is_some()
+            && before.observed_generation == seen.layer.metadata.generation
+    });
+    let status = kept.unwrap_or_else(|| status::status(seen, &history, &need));
+    Decision { status, effects, wake }
 }
 
 fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
@@ -129,10 +136,13 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         }
         Read::Unknown => return unknown("looking at the repository's newest commit"),
     };
-    if let Some(token) = runs::unanswered_sync(seen, history) {
-        let reason = "asked for by hand".to_owned();
-        let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
-        return runs::start_plan(seen, Wanted::new(&source.relevant, &token, trigger));
+    for asked in Asked::ALL {
+        if let Some(token) = asked.unanswered(seen, history) {
+            let reason = "asked for by hand".to_owned();
+            let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
+            let wanted = Wanted { mode: asked.mode(), ..Wanted::new(&source.relevant, &token, trigger) };
+            return runs::start_plan(seen, wanted);
+        }
     }
     match &history.plan {
         Some(plan) if plan.run.spec.layer.revision == source.relevant => {

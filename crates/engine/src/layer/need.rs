@@ -46,8 +46,11 @@ pub(super) fn hold(
     Need { state, reason, why: why.into(), standing, step: Step::Hold, wake }
 }
 
+/// The reason of [`unknown`].
+pub(super) const NOT_KNOWN: &str = "Unknown";
+
 pub(super) fn unknown(why: &str) -> Need {
-    hold(LayerState::PlanNeeded, "Unknown", why, Standing::Unknown, Wake::OnChange)
+    hold(LayerState::PlanNeeded, NOT_KNOWN, why, Standing::Unknown, Wake::OnChange)
 }
 
 /// A run is under way: nothing else is started.

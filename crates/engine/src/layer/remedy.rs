@@ -93,16 +93,21 @@ pub(super) fn after_plan(
     match history.apply {
         Some(apply) if has_succeeded(apply) => drift::settled(seen, source, history, apply),
         Some(apply) => after_failed_apply(seen, history, apply),
-        None => match permit(seen, history, plan) {
-            Permit::Now(trigger) => start_apply(seen, plan, trigger),
-            Permit::Wait { reason, why } => {
-                let due = later(plan.made_at, policy::drift_interval(seen));
-                if seen.now >= due {
-                    return drift::look(seen, history, source, plan.run, Mode::Normal);
-                }
-                hold(LayerState::ApplyNeeded, reason, why, Standing::Waiting, Wake::At(due))
+        None => drift::accepting(seen, source, history, plan)
+            .unwrap_or_else(|| apply_or_wait(seen, source, history, plan)),
+    }
+}
+
+fn apply_or_wait(seen: &Observed<'_>, source: &Source, history: &History<'_>, plan: &Plan<'_>) -> Need {
+    match permit(seen, history, plan) {
+        Permit::Now(trigger) => start_apply(seen, plan, trigger),
+        Permit::Wait { reason, why } => {
+            let due = later(plan.made_at, policy::drift_interval(seen));
+            if seen.now >= due {
+                return drift::look(seen, history, source, plan.run, Mode::Normal);
             }
-        },
+            hold(LayerState::ApplyNeeded, reason, why, Standing::Waiting, Wake::At(due))
+        }
     }
 }
 
@@ -152,6 +157,25 @@ pub(super) fn rejection(seen: &Observed<'_>, plan: &Plan<'_>) -> Option<String> 
     Some(format!("the plan was rejected by {}", word.spec.user))
 }
 
+/// The person who said that this plan, by its bytes, may be applied.
+pub(super) fn approval(seen: &Observed<'_>, plan: &Plan<'_>) -> Option<Trigger> {
+    let word = seen
+        .approvals
+        .iter()
+        .find(|word| &word.spec.plan_sha256 == plan.sha256 && word.spec.decision == Word::Approve);
+    if let Some(word) = word {
+        let by = word.spec.user.clone();
+        let reason = format!("approved by {by}");
+        return Some(Trigger { kind: TriggerKind::Approval, by: Some(by), reason });
+    }
+    let annotated = annotated(seen.layer, annotation::APPROVE)?;
+    (annotated == plan.sha256.as_str()).then(|| Trigger {
+        kind: TriggerKind::Approval,
+        by: None,
+        reason: "approved by annotation, author not proved".to_owned(),
+    })
+}
+
 /// Who says that this plan, by its bytes, may be applied: a person, or the layer's own standing order, which is another one for
 /// new code than for a world that moved.
 fn permit(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> Permit {
@@ -160,6 +184,8 @@ fn permit(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> Permit
     }
     let drifted = history.was_in_place(seen, plan).then(|| policy::on_drift(seen));
     let order = match drifted {
+        // What a person accepted is not taken back without a person.
+        Some(OnDrift::Revert) if history.accepted_from(&plan.run.spec.layer.revision).is_some() => None,
         Some(OnDrift::Revert) => Some("drift is reverted"),
         Some(OnDrift::Report | OnDrift::Accept) => None,
         None => policy::auto_apply(seen).then_some("autoApply is on"),
@@ -167,24 +193,17 @@ fn permit(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> Permit
     if let Some(order) = order {
         return Permit::Now(Trigger { kind: TriggerKind::Auto, by: None, reason: order.to_owned() });
     }
-    let approval = seen
-        .approvals
-        .iter()
-        .find(|word| &word.spec.plan_sha256 == plan.sha256 && word.spec.decision == Word::Approve);
-    if let Some(approval) = approval {
-        let by = approval.spec.user.clone();
-        let reason = format!("approved by {by}");
-        return Permit::Now(Trigger { kind: TriggerKind::Approval, by: Some(by), reason });
-    }
-    if annotated(seen.layer, annotation::APPROVE) == Some(plan.sha256.as_str()) {
-        let reason = "approved by annotation, author not proved".to_owned();
-        return Permit::Now(Trigger { kind: TriggerKind::Approval, by: None, reason });
+    if let Some(trigger) = approval(seen, plan) {
+        return Permit::Now(trigger);
     }
     let name = name_of(seen.layer);
     match drifted {
         Some(_) => Permit::Wait {
             reason: "DriftReported",
-            why: format!("drifted, {}; to revert it: terrane approve {name}", drift::words(plan)),
+            why: format!(
+                "drifted, {}; to decide: terrane drift {name} --revert or --accept",
+                drift::words(plan)
+            ),
         },
         None => Permit::Wait {
             reason: "WaitingForApproval",

@@ -46,7 +46,7 @@ pub(super) fn expired(seen: &Observed<'_>, history: &History<'_>) -> Expired {
 }
 
 /// What decisions, people and running work refer to: the newest plans and their applies, the run that left the layer in sync, the
-/// last apply, the last failures to plan the relevant commit, the newest run of all, and what is under way with its plan.
+/// acceptance of drift that holds, the last apply, the last failures to plan the relevant commit, the newest run of all, and what is under way with its plan.
 fn protected<'a>(seen: &Observed<'_>, history: &History<'a>) -> Vec<&'a TerraformRun> {
     let newest =
         |wanted: &dyn Fn(&TerraformRun) -> bool| history.newest_first.iter().copied().find(|run| wanted(run));
@@ -62,6 +62,7 @@ fn protected<'a>(seen: &Observed<'_>, history: &History<'a>) -> Vec<&'a Terrafor
             run.spec.action == Action::Apply && run.spec.mode == Mode::Normal && has_succeeded(run)
         }),
         history.in_place,
+        history.accepted,
         history.active,
         applied_plan,
     ];

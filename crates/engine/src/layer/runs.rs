@@ -75,31 +75,71 @@ fn start(state: LayerState, reason: &'static str, why: String, run: Option<Terra
     }
 }
 
-/// A wish of a person that no run answers yet. The annotation's text names the wish, so one text is one plan.
-pub(super) fn unanswered_sync(seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
-    let text = annotated(seen.layer, annotation::SYNC)?;
-    let answered = seen.layer.status.as_ref().and_then(|s| s.last_sync.as_deref()) == Some(text);
-    (!answered && answered_sync(seen, history).is_none()).then(|| sync_token(text))
+/// What a person can ask for by an annotation. Its text names the wish, so one text is one plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A plan towards the code.
+    Sync,
+    /// A plan that only refreshes.
+    Look,
 }
 
-/// The sync text on the layer, once a run answers it.
-pub(super) fn answered_sync(seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
-    let text = annotated(seen.layer, annotation::SYNC)?;
-    let token = sync_token(text);
-    history
-        .newest_first
-        .iter()
-        .any(|run| annotated_token(run) == Some(token.as_str()))
-        .then(|| text.to_owned())
+impl Asked {
+    pub(super) const ALL: [Self; 2] = [Self::Sync, Self::Look];
+
+    pub(super) const fn mode(self) -> Mode {
+        match self {
+            Self::Sync => Mode::Normal,
+            Self::Look => Mode::RefreshOnly,
+        }
+    }
+
+    const fn annotation(self) -> &'static str {
+        match self {
+            Self::Sync => annotation::SYNC,
+            Self::Look => annotation::LOOK,
+        }
+    }
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Sync => "sync:",
+            Self::Look => "look:",
+        }
+    }
+
+    fn remembered(self, layer: &TerraformLayer) -> Option<&str> {
+        let status = layer.status.as_ref()?;
+        match self {
+            Self::Sync => status.last_sync.as_deref(),
+            Self::Look => status.last_look.as_deref(),
+        }
+    }
+
+    fn token(self, text: &str) -> String {
+        format!("{}{text}", self.prefix())
+    }
+
+    /// The token of a wish that no run answers yet.
+    pub(super) fn unanswered(self, seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
+        let text = annotated(seen.layer, self.annotation())?;
+        let is_remembered = self.remembered(seen.layer) == Some(text);
+        (!is_remembered && self.answered(seen, history).is_none()).then(|| self.token(text))
+    }
+
+    /// The text on the layer, once a run answers it.
+    pub(super) fn answered(self, seen: &Observed<'_>, history: &History<'_>) -> Option<String> {
+        let text = annotated(seen.layer, self.annotation())?;
+        let token = self.token(text);
+        history
+            .newest_first
+            .iter()
+            .any(|run| annotated_token(run) == Some(token.as_str()))
+            .then(|| text.to_owned())
+    }
 }
 
-const SYNC_TOKEN: &str = "sync:";
-
-fn sync_token(text: &str) -> String {
-    format!("{SYNC_TOKEN}{text}")
-}
-
-/// Which sync text a run answers; other runs have none.
+/// Which wish a run answers; other runs have none.
 const TOKEN_ANNOTATION: &str = api::annotation::TOKEN;
 
 fn annotated_token(run: &TerraformRun) -> Option<&str> {
@@ -141,9 +181,9 @@ fn build(
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .collect(),
         ),
-        annotations: wanted
-            .token
-            .starts_with(SYNC_TOKEN)
+        annotations: Asked::ALL
+            .iter()
+            .any(|asked| wanted.token.starts_with(asked.prefix()))
             .then(|| [(TOKEN_ANNOTATION.to_owned(), wanted.token.to_owned())].into()),
         owner_references: if dependents_go_first(layer) {
             None

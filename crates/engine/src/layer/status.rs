@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::history::{History, Plan, has_failed, has_succeeded};
 use super::need::{Need, Standing};
-use super::runs::answered_sync;
+use super::runs::Asked;
 use super::{Observed, Read, drift};
 use crate::Wake;
 
@@ -53,7 +53,8 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
         state_identity: planned_on(history).cloned().or(before.state_identity),
         last_run: runs.first().cloned(),
         latest_runs: runs,
-        last_sync: answered_sync(seen, history).or(before.last_sync),
+        last_sync: Asked::Sync.answered(seen, history).or(before.last_sync),
+        last_look: Asked::Look.answered(seen, history).or(before.last_look),
         drift: drift::known(seen, history).map(drift_status),
         consecutive_failures: history
             .apply
@@ -90,10 +91,11 @@ fn conditions(seen: &Observed<'_>, history: &History<'_>, need: &Need, status: &
     let relevant = status.revision.relevant.clone();
     let planned_relevant = relevant.is_some() && status.revision.planned == relevant;
     let plan_fresh = planned_relevant && need.state != LayerState::PlanNeeded;
-    let apply_done = history
-        .plan
-        .as_ref()
-        .is_some_and(|plan| !plan.summary.has_changes() || history.apply.is_some_and(has_succeeded));
+    let apply_done = history.plan.as_ref().is_some_and(|plan| {
+        !plan.summary.has_changes()
+            || history.apply.is_some_and(has_succeeded)
+            || drift::is_accepted(seen, history, plan)
+    });
     let drift_message = drift::known(seen, history)
         .map(|plan| format!("the infrastructure differs from the code: {}", drift::words(plan)));
     let mut set = |kind, truth, reason: &str, message: &str| {

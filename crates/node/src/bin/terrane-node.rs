@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use node::config::{self, Config, Jobs, Schedule, ShimCommand};
+use node::config::{self, Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::Images;
 use node::isolation::Isolation;
 use node::records::LogLimits;
@@ -48,6 +48,7 @@ fn run(args: Vec<OsString>) -> Result<(), Box<dyn std::error::Error>> {
         readable: Vec::new(),
         schedule: Schedule::LeaveToScheduler,
         jobs: Jobs::LeaveToController,
+        admission: Admission::Everything,
         max_pods: config::DEFAULT_MAX_PODS,
         log: LogLimits::default(),
         state,

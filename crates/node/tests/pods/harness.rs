@@ -9,7 +9,7 @@ use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
-use node::config::{Config, Jobs, Schedule, ShimCommand};
+use node::config::{Admission, Config, Jobs, Schedule, ShimCommand};
 use node::images::{Image, Images};
 use node::isolation::{Isolation, UserRange};
 use node::process;
@@ -81,6 +81,7 @@ impl Harness {
             readable: Vec::new(),
             schedule: Schedule::LeaveToScheduler,
             jobs: Jobs::LeaveToController,
+            admission: Admission::Everything,
             max_pods: 10,
             log: LogLimits::default(),
         };

@@ -17,8 +17,8 @@ use super::approve::{self, Word};
 use super::progress::Progress;
 use super::service::Service;
 use super::watching::{self, within};
-use super::{Connection, find, logs, render};
-use crate::arguments::Target;
+use super::{Connection, find, logs, plan, render};
+use crate::arguments::{Format, Reach};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -36,15 +36,18 @@ pub(crate) struct Options {
     /// How long to wait for the apply to end; it goes on when the wait does not
     #[arg(long, value_parser = watching::duration, default_value = "1h")]
     timeout: Duration,
+    /// Print the run that applied it, or the layer where nothing is to be applied, instead of the log
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let connection = super::connection(&options.target).await?;
+    let connection = super::connection(&options.reach).await?;
     let (namespace, name) = (connection.namespace.as_str(), options.layer.as_str());
     let layer = super::layer(&connection.client, namespace, name).await?;
-    let status = layer.status.unwrap_or_default();
+    let status = layer.status.clone().unwrap_or_default();
     let Some(plan) = status.plan else {
         bail!("layer {namespace}/{name} has no plan yet; `terrane plan {name}` makes one");
     };
@@ -57,7 +60,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         );
     }
     if !plan.summary.has_changes() || condition::is_true(&status.conditions, "IsApplyUpToDate") {
-        println!("{name}: nothing to apply, {}", status.why.unwrap_or_else(|| "no changes".to_owned()));
+        render::object(options.output, &layer, || {
+            format!("{name}: nothing to apply, {}", status.why.unwrap_or_else(|| "no changes".to_owned()))
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     if layer.spec.suspend {
@@ -73,7 +78,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         "it goes on; --timeout waits longer",
         async {
             let run = started(&connection, name, &plan).await?;
-            logs::follow(&connection, &service, &run, 0).await
+            match options.output {
+                Some(_) => plan::ended(&connection, &run).await,
+                None => logs::follow(&connection, &service, &run, 0).await,
+            }
         },
     )
     .await?;
@@ -83,7 +91,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             find::outcome(&applied)
         );
     }
-    println!("{name}: {}", find::outcome(&applied));
+    render::object(options.output, &applied, || format!("{name}: {}", find::outcome(&applied)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -166,7 +174,7 @@ async fn permit(
     Ok(())
 }
 
-fn confirm(name: &str, plan: &PlanRef) -> anyhow::Result<()> {
+pub(super) fn confirm(name: &str, plan: &PlanRef) -> anyhow::Result<()> {
     let counts = render::counts(plan.summary);
     if !std::io::stdin().is_terminal() {
         bail!("the plan of {name} destroys: {counts}; look at it with `terrane diff {name}`, then say --yes");

@@ -56,12 +56,24 @@ pub(super) async fn decide(
             plan.sha256.short()
         );
     }
+    let approval = record(client, namespace, name, &plan.sha256, word).await?;
+    Ok((approval, plan.summary))
+}
+
+/// Records a word on one plan of a layer.
+pub(super) async fn record(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    plan: &Sha256,
+    word: Word,
+) -> anyhow::Result<TerraformApproval> {
     let user = who_am_i(client).await?;
     let approval = TerraformApproval::new(
-        &approval_name(name, &plan.sha256, &user),
+        &approval_name(name, plan, &user),
         TerraformApprovalSpec {
             layer: ObjectName::new(name)?,
-            plan_sha256: plan.sha256.clone(),
+            plan_sha256: plan.clone(),
             user,
             decision: word.decision,
             reason: word.reason,
@@ -69,9 +81,9 @@ pub(super) async fn decide(
     );
     let api = Api::<TerraformApproval>::namespaced(client.clone(), namespace);
     match api.create(&PostParams::default(), &approval).await {
-        Ok(approval) => Ok((approval, plan.summary)),
+        Ok(approval) => Ok(approval),
         Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => {
-            bail!("you have already decided on plan {} of {namespace}/{name}", plan.sha256.short());
+            bail!("you have already decided on plan {} of {namespace}/{name}", plan.short());
         }
         Err(error) => Err(error).with_context(|| format!("record the decision on {namespace}/{name}")),
     }

@@ -8,6 +8,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::render;
 use crate::arguments::Cancel;
 
 pub(crate) async fn run(options: Cancel) -> anyhow::Result<()> {
@@ -27,12 +28,13 @@ pub(crate) async fn run(options: Cancel) -> anyhow::Result<()> {
         let name = run.name_any();
         let wish =
             json!({ "metadata": { "annotations": { annotation::CANCEL: Timestamp::now().to_string() } } });
-        runs.patch(&name, &PatchParams::default(), &Patch::Merge(wish))
+        let canceled = runs
+            .patch(&name, &PatchParams::default(), &Patch::Merge(wish))
             .await
             .with_context(|| format!("cancel run {namespace}/{name}"))?;
         let runs_now = run.status.is_some_and(|status| status.runner_pod.is_some());
         let what = if runs_now { "is asked to stop; it may first save its state" } else { "will not start" };
-        println!("{name} {what}");
+        render::object(options.shape.output, &canceled, || format!("{name} {what}"))?;
     }
     Ok(())
 }

@@ -1,17 +1,74 @@
 //! `terrane datastore`: artefacts and states alone, for the controllers and runners of any Kubernetes API. Callers are who the API
 //! says they are.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use datastore::service::{Keyring, KubeReviewer, Options, router};
+use clap::{Args, Subcommand};
+use datastore::service::{Bucket, Keyring, KubeReviewer, Place, router};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::arguments::Datastore;
-use crate::{signs, tool_service};
+use super::keys;
+use super::tools::Downloads;
+use crate::{environment, signs, tool_service};
 
-pub(crate) async fn run(options: Datastore) -> anyhow::Result<()> {
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "keys")]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
+    #[arg(long)]
+    behind_tls: bool,
+    #[command(flatten)]
+    kept: Kept,
+    /// Where tools are kept that runners ask for and their image does not have
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/tools")]
+    tools: PathBuf,
+    #[command(flatten)]
+    downloads: Downloads,
+}
+
+/// Where everything is that a datastore keeps.
+#[derive(Args, Debug)]
+pub(super) struct Kept {
+    /// Where artefacts and states are kept, encrypted
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/artefacts")]
+    directory: PathBuf,
+    /// Keep them in this bucket instead: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX; credentials come from
+    /// the environment
+    #[arg(long, value_name = "URL", env = "TERRANE_STORE", conflicts_with = "directory")]
+    store: Option<Bucket>,
+    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
+    pub(super) keys: PathBuf,
+}
+
+impl Kept {
+    pub(super) fn place(&self) -> Place {
+        match &self.store {
+            Some(bucket) => Place::Bucket(bucket.clone()),
+            None => Place::Directory(self.directory.clone()),
+        }
+    }
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Look at the keys that artefacts and states are encrypted with, and change them
+    Keys(keys::Options),
+}
+
+pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(Command::Keys(options)) = options.command {
+        return keys::run(options).await;
+    }
     let address = options.listen;
     if !address.ip().is_loopback() && !options.behind_tls {
         bail!(
@@ -22,20 +79,20 @@ pub(crate) async fn run(options: Datastore) -> anyhow::Result<()> {
         .await
         .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
     let client = kube::Client::try_from(config).context("use the kubeconfig")?;
-    let place = || options.directory.display().to_string();
-    let objects = Options::local_objects(&options.directory).with_context(|| format!("open {}", place()))?;
-    let keys = Keyring::load_or_create(&options.keys)
-        .with_context(|| format!("open the keys in {}", options.keys.display()))?;
+    let place = options.kept.place();
+    let objects = place.open(environment::texts()).await.context("open the artefacts")?;
+    let keys = Keyring::load_or_create(&options.kept.keys)
+        .with_context(|| format!("open the keys in {}", options.kept.keys.display()))?;
     let reviewer = Arc::new(KubeReviewer::new(client.clone()));
     let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
     let (store, source) = tool_service::open(&options.tools, &options.downloads, default_keys)?;
-    let service = router(Options { objects, keys, reviewer: reviewer.clone() })
-        .merge(tool_service::router(store, source, reviewer))
-        .merge(signs::datastore_router(client, options.directory.clone()));
+    let tools = tool_service::router(store, source, reviewer.clone());
+    let parts = datastore::service::Options { objects: Arc::clone(&objects), keys, reviewer };
+    let service = router(parts).merge(tools).merge(signs::datastore_router(client, place.clone(), objects));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("listen on {address}; if something else does already, choose another address with --listen")
     })?;
-    tracing::info!(address = %listener.local_addr().unwrap_or(address), directory = place(), "serving artefacts");
+    tracing::info!(address = %listener.local_addr().unwrap_or(address), %place, "serving artefacts");
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt()).context("listen for Ctrl-C")?,
         signal(SignalKind::terminate()).context("listen for SIGTERM")?,

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
-use super::{events, find, get, render, wait};
+use super::{events, find, get, queue, render, wait};
 use crate::arguments::{Kind, Shape, Target};
 
 #[derive(Args, Debug)]
@@ -30,7 +30,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let now = Timestamp::now();
     match kind {
         Kind::Layers => {
-            let layer = super::layer(&client, &namespace, name).await?;
+            let mut layer = super::layer(&client, &namespace, name).await?;
+            if options.shape.output.is_none() {
+                queue::tell_places(&client, &namespace, std::slice::from_mut(&mut layer)).await?;
+            }
             let runs = find::runs_of(&client, &namespace, name).await?;
             let events = events::of_layer(&client, &namespace, name).await?;
             render::object(options.shape.output, &layer, || of_layer(&layer, &runs, &events, now))
@@ -40,9 +43,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                 .get_opt(name)
                 .await
                 .with_context(|| format!("read run {namespace}/{name}"))?;
-            let Some(run) = run else {
+            let Some(mut run) = run else {
                 bail!("run {namespace}/{name} not found; `terrane get runs -n {namespace}` lists them");
             };
+            if options.shape.output.is_none() {
+                queue::tell_places(&client, &namespace, std::slice::from_mut(&mut run)).await?;
+            }
             let events = events_about(&client, &namespace, "TerraformRun", name).await?;
             render::object(options.shape.output, &run, || of_run(&run, &events, now))
         }

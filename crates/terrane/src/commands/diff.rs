@@ -13,7 +13,7 @@ use tofu::plan::{AttributeChange, Change, Plan};
 
 use super::service::{Call, Service};
 use super::{get, render};
-use crate::arguments::Target;
+use crate::arguments::Reach;
 
 /// What `plan` and `diff` say with their exit code when something would change.
 const CHANGES: u8 = 2;
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, default_value_t = Form::Short)]
     output: Form,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,7 +45,7 @@ pub(crate) enum Form {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let connection = super::connection(&options.target).await?;
+    let connection = super::connection(&options.reach).await?;
     let namespace = connection.namespace.as_str();
     let layer = super::layer(&connection.client, namespace, &options.layer).await?;
     let Some(plan) = layer.status.as_ref().and_then(|status| status.plan.clone()) else {

@@ -48,6 +48,15 @@ pub(super) async fn run_meant(client: &Client, namespace: &str, name: &str) -> a
     bail!("layer {namespace}/{layer} has no run yet; `terrane plan {layer}` starts one")
 }
 
+/// What a run that has not ended does or waits for.
+pub(super) fn waits_for(run: &TerraformRun) -> String {
+    let conditions = run.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match api::condition::find(conditions, "Ready") {
+        Some(ready) if !ready.message.is_empty() => ready.message.clone(),
+        _ => "waiting to start".to_owned(),
+    }
+}
+
 pub(super) fn has_ended(run: &TerraformRun) -> bool {
     run.status.as_ref().and_then(|status| status.state).is_some_and(RunState::is_terminal)
 }

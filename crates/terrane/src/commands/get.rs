@@ -9,11 +9,13 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
+use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::queue::{self, Queues};
 use crate::arguments::{Get, Kind, Output};
 
 pub(crate) async fn run(options: Get) -> anyhow::Result<()> {
@@ -40,23 +42,47 @@ where
         + DeserializeOwned
         + Send
         + Row
+        + Queues
         + 'static,
 {
     let (client, namespace) = super::connect(&options.target).await?;
-    let api =
-        if options.all_namespaces { Api::<K>::all(client) } else { Api::namespaced(client, &namespace) };
+    let api = if options.all_namespaces {
+        Api::<K>::all(client.clone())
+    } else {
+        Api::namespaced(client.clone(), &namespace)
+    };
     if options.watch {
         return watch(api, &options).await;
     }
-    let objects = match &options.name {
+    let mut objects = match &options.name {
         Some(name) => {
-            vec![api.get(name).await.with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?]
+            let found = api
+                .get_opt(name)
+                .await
+                .with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?;
+            let kind = K::kind(&()).to_lowercase();
+            let kind = kind.trim_start_matches("terraform");
+            vec![found.with_context(|| {
+                format!("there is no {kind} {namespace}/{name}; list them without a name, or choose a namespace with -n")
+            })?]
         }
         None => {
             let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
-            api.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?.items
+            let guarded = api.into_client();
+            let guarded = if options.all_namespaces {
+                Api::<DeserializeGuard<K>>::all(guarded)
+            } else {
+                Api::namespaced(guarded, &namespace)
+            };
+            let found = guarded.list(&params).await.with_context(|| format!("list {}", K::plural(&())))?;
+            found.items.into_iter().filter_map(readable).collect()
         }
     };
+    match options.output {
+        Output::Table | Output::Wide => queue::tell_places(&client, &namespace, &mut objects).await?,
+        // The objects as they are.
+        Output::Json | Output::Yaml | Output::Name => {}
+    }
     match options.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&objects)?),
         Output::Yaml => print!("{}", serde_saphyr::to_string(&objects)?),
@@ -70,6 +96,18 @@ where
         Output::Wide => println!("{}", table(&objects, options.all_namespaces, Width::Full).trim_fmt()),
     }
     Ok(())
+}
+
+/// The object, unless only its name can be read: one of a newer version must not hide the others.
+fn readable<K: kube::Resource<DynamicType = ()>>(object: DeserializeGuard<K>) -> Option<K> {
+    object
+        .0
+        .inspect_err(|bad| {
+            let (namespace, name) = (bad.metadata.namespace.as_deref(), bad.metadata.name.as_deref());
+            let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+            eprintln!("warning: {} {namespace}/{name} cannot be read by this version: {bad}", K::kind(&()));
+        })
+        .ok()
 }
 
 /// Prints what there is, then every object again when it has changed. Ends only with an error.
@@ -155,10 +193,38 @@ fn rows<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width)
     let header = lead("NAMESPACE".into()).into_iter().chain(["NAME".to_owned()]);
     let cells = objects.iter().map(|object| {
         let first = lead(object.namespace().unwrap_or_default()).into_iter().chain([object.name_any()]);
-        let cells = object.cells(now).into_iter();
-        first.chain(cells.map(|cell| if width == Width::Full { cell } else { shortened(&cell) })).collect()
+        first.chain(object.cells(now)).collect()
     });
-    Rows { header: header.chain(K::HEADER.iter().map(|&h| h.to_owned())).collect(), cells: cells.collect() }
+    let rows = Rows {
+        header: header.chain(K::HEADER.iter().map(|&h| h.to_owned())).collect(),
+        cells: cells.collect(),
+    };
+    match width {
+        Width::Full => rows,
+        Width::Fitting => rows.fitting(),
+    }
+}
+
+impl Rows {
+    /// Takes from the widest column what is too much; `-o wide` has the rest. Names are never cut, as they are typed again.
+    fn fitting(mut self) -> Self {
+        let names =
+            self.header.iter().take_while(|title| matches!(title.as_str(), "NAMESPACE" | "NAME")).count();
+        let width = |index: usize| {
+            let cells = self.cells.iter().chain([&self.header]).filter_map(|line| line.get(index));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+        let widest = widths.iter().copied().enumerate().skip(names).max_by_key(|(_, width)| *width);
+        if let Some((index, width)) = widest.filter(|_| total > LINE_WIDTH) {
+            let room = width.saturating_sub(total - LINE_WIDTH).max(LEAST_WIDTH);
+            for cell in self.cells.iter_mut().filter_map(|line| line.get_mut(index)) {
+                *cell = shortened(cell, room);
+            }
+        }
+        self
+    }
 }
 
 fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
@@ -173,14 +239,17 @@ enum Width {
     Full,
 }
 
-/// A row fits an ordinary terminal; `-o wide` has the rest.
-const CELL_WIDTH: usize = 56;
+/// A line fits an ordinary terminal.
+const LINE_WIDTH: usize = 100;
+/// Less than this of a cell says nothing.
+const LEAST_WIDTH: usize = 20;
+const GAP: usize = 2;
 
-fn shortened(cell: &str) -> String {
-    if cell.chars().count() <= CELL_WIDTH {
+fn shortened(cell: &str, width: usize) -> String {
+    if cell.chars().count() <= width {
         return cell.to_owned();
     }
-    let kept: String = cell.chars().take(CELL_WIDTH - 1).collect();
+    let kept: String = cell.chars().take(width.saturating_sub(1)).collect();
     format!("{}…", kept.trim_end())
 }
 
@@ -265,5 +334,23 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
         60..3600 => format!("{}m", secs / 60),
         3600..86_400 => format!("{}h", secs / 3600),
         _ => format!("{}d", secs / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_a_terminal_and_names_stay_whole() {
+        let name = "a-name-that-is-rather-long-and-must-not-be-cut";
+        let row = |why: &str| vec![name.to_owned(), "Idle".to_owned(), why.to_owned(), "3f2a91c".to_owned()];
+        let header = ["NAME", "STATE", "WHY", "COMMIT"].map(str::to_owned).to_vec();
+        let rows = Rows { header, cells: vec![row(&"w".repeat(200)), row("short")] }.fitting();
+        assert_eq!(rows.cells[0][0], name);
+        assert_eq!(rows.cells[1][2], "short");
+        let width: usize = rows.cells[0].iter().map(|cell| cell.chars().count()).sum::<usize>() + 3 * GAP;
+        assert!(width <= LINE_WIDTH + 1, "{width}: {:?}", rows.cells[0]);
+        assert!(rows.cells[0][2].ends_with('…'));
     }
 }

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::service::{Call, Service};
 use super::watching::{self, Seen, within};
 use super::{Connection, apply, find};
-use crate::arguments::Target;
+use crate::arguments::Reach;
 
 /// A connection that breaks off this often in a row is not coming back.
 const TRIES: u32 = 5;
@@ -31,11 +31,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER")]
     attempt: Option<u32>,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let connection = super::connection(&options.target).await?;
+    let connection = super::connection(&options.reach).await?;
     let run = find::run_meant(&connection.client, &connection.namespace, &options.name).await?;
     let service = Service::find(&connection).await?;
     let name = run.name_any();
@@ -93,7 +93,7 @@ pub(super) async fn follow(
             Ok(if attempts > printed || find::has_ended(&run) {
                 Seen::Enough(run)
             } else {
-                Seen::Waiting(format!("{name}: {}", waits_for(&run)))
+                Seen::Waiting(format!("{name}: {}", find::waits_for(&run)))
             })
         })
         .await?;
@@ -105,14 +105,6 @@ pub(super) async fn follow(
         }
         log.print(Some(attempt.number), End::OfAttempt).await?;
         printed += 1;
-    }
-}
-
-fn waits_for(run: &TerraformRun) -> String {
-    let conditions = run.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    match api::condition::find(conditions, "Ready") {
-        Some(ready) if !ready.message.is_empty() => ready.message.clone(),
-        _ => "waiting to start".to_owned(),
     }
 }
 

@@ -13,13 +13,16 @@ pub(crate) mod events;
 mod find;
 pub(crate) mod get;
 pub(crate) mod history;
+mod keys;
 pub(crate) mod logs;
 pub(crate) mod node;
 pub(crate) mod outputs;
 pub(crate) mod plan;
 mod progress;
+mod queue;
 mod render;
 pub(crate) mod runner;
+pub(crate) mod server;
 mod service;
 pub(crate) mod state;
 pub(crate) mod suspend;
@@ -31,27 +34,40 @@ mod watching;
 
 use anyhow::Context;
 use api::TerraformLayer;
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 
-use crate::arguments::Target;
+use crate::arguments::{Reach, ServiceAccountName, Target};
+
+/// Who the command line is in `managedFields`: an API server takes the words before the slash.
+const FIELD_MANAGER: HeaderValue = HeaderValue::from_static(concat!("terrane/", env!("CARGO_PKG_VERSION")));
 
 /// The API that the kubeconfig names, and the namespace to work in.
 pub(crate) struct Connection {
     client: Client,
     namespace: String,
     config: kube::Config,
+    /// By whose token the HTTP service is asked, where the kubeconfig has none.
+    service_account: Option<ServiceAccountName>,
 }
 
 async fn connect(target: &Target) -> anyhow::Result<(Client, String)> {
-    let connection = connection(target).await?;
-    Ok((connection.client, connection.namespace))
+    let (config, namespace) = configure(target).await?;
+    Ok((Client::try_from(config).context("use the kubeconfig")?, namespace))
 }
 
-async fn connection(target: &Target) -> anyhow::Result<Connection> {
+async fn connection(reach: &Reach) -> anyhow::Result<Connection> {
+    let (config, namespace) = configure(&reach.target).await?;
+    let client = Client::try_from(config.clone()).context("use the kubeconfig")?;
+    Ok(Connection { client, namespace, config, service_account: reach.service_account.clone() })
+}
+
+async fn configure(target: &Target) -> anyhow::Result<(kube::Config, String)> {
     let wish = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
-    let config = match (&target.kubeconfig, &target.context) {
+    let mut config = match (&target.kubeconfig, &target.context) {
         (Some(file), _) => {
             let content = Kubeconfig::read_from(file)
                 .with_context(|| format!("read the kubeconfig {}", file.display()))?;
@@ -67,8 +83,21 @@ async fn connection(target: &Target) -> anyhow::Result<Connection> {
         )?,
     };
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config.clone()).context("use the kubeconfig")?;
-    Ok(Connection { client, namespace, config })
+    config.headers.push((USER_AGENT, FIELD_MANAGER));
+    Ok((with_tidy_token(config), namespace))
+}
+
+/// People's token files often end with a newline, which kubectl leaves out and the client's library does not. Files without one are
+/// left to the library, which reads them again as they are renewed.
+fn with_tidy_token(mut config: kube::Config) -> kube::Config {
+    let user = &mut config.auth_info;
+    if let (None, Some(file)) = (&user.token, &user.token_file)
+        && let Ok(content) = std::fs::read_to_string(file)
+        && content.trim() != content
+    {
+        user.token = Some(content.trim().to_owned().into());
+    }
+    config
 }
 
 /// One layer, or an error that names a similar one.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use node::config::{Jobs, Schedule};
+use node::config::{Admission, Jobs, Schedule};
 use node::isolation::Isolation;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,6 +38,11 @@ pub(crate) async fn run(options: Node) -> anyhow::Result<()> {
             Schedule::LeaveToScheduler
         },
         jobs: if options.control_jobs { Jobs::Control } else { Jobs::LeaveToController },
+        admission: if options.bind_unscheduled || options.no_taint {
+            Admission::Everything
+        } else {
+            Admission::Tolerating { taint: api::PROCESS_NODE_TAINT.to_owned() }
+        },
         max_pods: options.max_pods,
     })?;
     let (mut interrupt, mut terminate) = (

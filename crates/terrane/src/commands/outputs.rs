@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::render;
 use super::service::{Call, Service};
-use crate::arguments::{Output, Target};
+use crate::arguments::{Output, Reach};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -23,11 +23,11 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let connection = super::connection(&options.target).await?;
+    let connection = super::connection(&options.reach).await?;
     let (namespace, layer) = (connection.namespace.as_str(), options.layer.as_str());
     super::layer(&connection.client, namespace, layer).await?;
     let service = Service::find(&connection).await?;

@@ -12,9 +12,10 @@ use kube::{Api, ResourceExt};
 use super::diff::{self, Form};
 use super::progress::Progress;
 use super::service::Service;
+use super::sync::Wish;
 use super::watching::{self, Seen, within};
 use super::{Connection, find, logs, sync};
-use crate::arguments::Target;
+use crate::arguments::Reach;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -30,17 +31,16 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, default_value_t = Form::Short)]
     output: Form,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let connection = super::connection(&options.target).await?;
+    let connection = super::connection(&options.reach).await?;
     let service = Service::find(&connection).await?;
     let name = options.layer.as_str();
     let what = format!("a plan of {}/{name}", connection.namespace);
     let planned = within(options.timeout, &what, "--timeout waits longer", async {
-        let (_, text) = sync::ask(&connection.client, &connection.namespace, name).await?;
-        let run = answering(&connection, name, &text).await?;
+        let run = asked(&connection, name, Wish::Plan).await?;
         if options.follow {
             logs::follow(&connection, &service, &run, 0).await
         } else {
@@ -61,8 +61,20 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     Ok(diff::code(&plan))
 }
 
+/// A plan that is asked for, once it has ended.
+pub(super) async fn made(connection: &Connection, name: &str, wish: Wish) -> anyhow::Result<TerraformRun> {
+    let run = asked(connection, name, wish).await?;
+    ended(connection, &run).await
+}
+
+/// Asks for a plan, and says which run answers.
+async fn asked(connection: &Connection, name: &str, wish: Wish) -> anyhow::Result<String> {
+    let (_, text) = sync::ask(&connection.client, &connection.namespace, name, wish).await?;
+    answering(connection, name, wish, &text).await
+}
+
 /// The plan that a run made.
-fn plan_of(run: &TerraformRun) -> Option<PlanRef> {
+pub(super) fn plan_of(run: &TerraformRun) -> Option<PlanRef> {
     let status = run.status.as_ref().filter(|_| find::has_succeeded(run))?;
     let result = status.result.as_ref()?;
     Some(PlanRef {
@@ -74,13 +86,13 @@ fn plan_of(run: &TerraformRun) -> Option<PlanRef> {
     })
 }
 
-/// The run that answers a sync.
-async fn answering(connection: &Connection, name: &str, text: &str) -> anyhow::Result<String> {
+/// The run that answers a wish.
+async fn answering(connection: &Connection, name: &str, wish: Wish, text: &str) -> anyhow::Result<String> {
     let api = Api::<TerraformLayer>::namespaced(connection.client.clone(), &connection.namespace);
     let mut progress = Progress::new(format!("{name}: asked for a plan"));
     watching::until(api, name, &mut progress, |layer| {
         let status = layer.with_context(|| format!("layer {name} was deleted"))?.status.unwrap_or_default();
-        if status.last_sync.as_deref() == Some(text) {
+        if wish.acted_on(&status) == Some(text) {
             return Ok(Seen::Enough(()));
         }
         let ready = condition::find(&status.conditions, "Ready");
@@ -92,7 +104,7 @@ async fn answering(connection: &Connection, name: &str, text: &str) -> anyhow::R
         Ok(Seen::Waiting(format!("{name}: {why}")))
     })
     .await?;
-    let token = format!("sync:{text}");
+    let token = wish.token(text);
     let runs = find::runs_of(&connection.client, &connection.namespace, name).await?;
     let found = runs.iter().find(|run| run.annotations().get(annotation::TOKEN) == Some(&token));
     found.map(|run| run.name_any()).with_context(|| {
@@ -109,11 +121,7 @@ pub(super) async fn ended(connection: &Connection, run: &str) -> anyhow::Result<
         Ok(if find::has_ended(&seen) {
             Seen::Enough(seen)
         } else {
-            let state = seen.status.and_then(|status| status.state);
-            Seen::Waiting(format!(
-                "{run}: {}",
-                state.map_or_else(|| "waiting".to_owned(), |s| format!("{s:?}"))
-            ))
+            Seen::Waiting(format!("{run}: {}", find::waits_for(&seen)))
         })
     })
     .await

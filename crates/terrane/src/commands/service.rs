@@ -4,13 +4,19 @@ use anyhow::{Context, bail};
 use api::SYSTEM_NAMESPACE;
 use api::service::{ANNOUNCEMENT, AUTHORITY, URL};
 use http::{HeaderValue, Method, Request, Response, header};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::Api;
+use kube::api::PostParams;
 use kube::client::{Body, ConfigExt};
 use reqwest::Url;
 use tower::{BoxError, Layer, ServiceExt};
 
 use super::Connection;
+use crate::arguments::ServiceAccountName;
+
+/// The shortest life that a Kubernetes API gives a token.
+const TOKEN_SECONDS: i64 = 600;
 
 pub(super) struct Service {
     http: reqwest::Client,
@@ -47,7 +53,7 @@ impl Service {
             ("http", _) if is_loopback(&base) => {}
             _ => bail!("{place} names {base}, where a token would travel in clear; it must be https"),
         }
-        let authorization = authorization(&connection.config).await?;
+        let authorization = authorization(connection).await?;
         Ok(Self { http: http.build().context("prepare the HTTP client")?, base, authorization })
     }
 
@@ -108,11 +114,26 @@ fn is_loopback(url: &Url) -> bool {
     host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The header that the kubeconfig's user sends, whatever it comes from: a token, a file, a credential plugin.
-async fn authorization(config: &kube::Config) -> anyhow::Result<HeaderValue> {
-    let layer = config.auth_layer().context("prepare the credentials of the kubeconfig")?.context(
-        "the kubeconfig has no token for Terrane's HTTP service, which cannot check client certificates; use a user with a token, such as one of `kubectl create token`",
-    )?;
+/// How the HTTP service learns who asks: by the kubeconfig's own token, else by one of the ServiceAccount that the person named.
+async fn authorization(connection: &Connection) -> anyhow::Result<HeaderValue> {
+    if let Some(account) = &connection.service_account {
+        return of_service_account(connection, account).await;
+    }
+    match of_kubeconfig(&connection.config).await? {
+        Some(header) => Ok(header),
+        None => bail!(
+            "the kubeconfig's user has a client certificate, which Terrane's HTTP service cannot check; name a ServiceAccount that may read this with --service-account NAME (or TERRANE_SERVICE_ACCOUNT), and have the right to create serviceaccounts/token of it; with cluster rights: `kubectl create serviceaccount NAME -n {0} && kubectl create rolebinding NAME -n {0} --clusterrole terrane-viewer --serviceaccount {0}:NAME`",
+            connection.namespace
+        ),
+    }
+}
+
+/// The header that the kubeconfig's user sends, whatever it comes from: a token, a file, a credential plugin. `None` where it is
+/// known by a certificate.
+async fn of_kubeconfig(config: &kube::Config) -> anyhow::Result<Option<HeaderValue>> {
+    let Some(layer) = config.auth_layer().context("prepare the credentials of the kubeconfig")? else {
+        return Ok(None);
+    };
     let echo = tower::service_fn(|request: Request<Body>| async move {
         Ok::<_, BoxError>(Response::new(request.headers().get(header::AUTHORIZATION).cloned()))
     });
@@ -120,14 +141,40 @@ async fn authorization(config: &kube::Config) -> anyhow::Result<HeaderValue> {
         .layer(echo)
         .oneshot(Request::new(Body::empty()))
         .await
-        .map_err(|error| anyhow::anyhow!("get a token from the kubeconfig: {error}"))?
-        .into_body();
-    sent.context("the kubeconfig's credentials give no token")
+        .map_err(|error| anyhow::anyhow!("get a token from the kubeconfig: {error}"))?;
+    Ok(sent.into_body())
+}
+
+/// As `kubectl create token` does, with the rights of the kubeconfig's user.
+async fn of_service_account(
+    connection: &Connection,
+    account: &ServiceAccountName,
+) -> anyhow::Result<HeaderValue> {
+    let namespace =
+        account.namespace.as_ref().map_or(connection.namespace.as_str(), |namespace| namespace.as_str());
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: Vec::new(),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            bound_object_ref: None,
+        },
+        ..TokenRequest::default()
+    };
+    let answer = Api::<ServiceAccount>::namespaced(connection.client.clone(), namespace)
+        .create_token_request(account.name.as_str(), &PostParams::default(), &request)
+        .await
+        .with_context(|| format!("ask for a token of ServiceAccount {namespace}/{}", account.name))?;
+    let token = answer.status.map(|status| status.token).unwrap_or_default();
+    let mut header = HeaderValue::from_str(&format!("Bearer {token}"))
+        .with_context(|| format!("use the token of ServiceAccount {namespace}/{}", account.name))?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::config::{KubeConfigOptions, Kubeconfig};
 
     #[test]
     fn tokens_travel_in_clear_on_loopback_only() {
@@ -142,15 +189,38 @@ mod tests {
         }
     }
 
+    fn config(user: &str) -> Kubeconfig {
+        let cluster = "clusters: [{ name: c, cluster: { server: \"https://127.0.0.1:1\" } }]";
+        let context = "contexts: [{ name: c, context: { cluster: c, user: u } }]\ncurrent-context: c";
+        Kubeconfig::from_yaml(&format!("{cluster}\n{context}\nusers: [{{ name: u, user: {user} }}]")).unwrap()
+    }
+
+    async fn sent(user: &str) -> anyhow::Result<Option<HeaderValue>> {
+        let config =
+            kube::Config::from_custom_kubeconfig(config(user), &KubeConfigOptions::default()).await?;
+        of_kubeconfig(&super::super::with_tidy_token(config)).await
+    }
+
     #[tokio::test]
-    async fn the_token_of_the_kubeconfig_is_sent_and_a_certificate_alone_is_explained() {
-        let mut config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-        config.auth_info.token = Some("abc".to_owned().into());
-        assert_eq!(authorization(&config).await.unwrap(), "Bearer abc");
-        let mut config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-        config.auth_info.client_certificate_data = Some("YQ==".to_owned());
-        config.auth_info.client_key_data = Some("YQ==".to_owned().into());
-        let error = authorization(&config).await.unwrap_err();
-        assert!(error.to_string().contains("kubectl create token"), "{error}");
+    async fn a_token_is_found_wherever_a_kubeconfig_can_have_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, "from-a-file\n").unwrap();
+        let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"from-a-plugin"}}"#;
+        let answer = directory.path().join("credential.json");
+        std::fs::write(&answer, credential).unwrap();
+        let plugin = format!(
+            "{{ exec: {{ apiVersion: client.authentication.k8s.io/v1, command: cat, args: [\"{}\"], interactiveMode: Never }} }}",
+            answer.display()
+        );
+        for (user, expected) in [
+            ("{ token: in-clear }".to_owned(), Some("Bearer in-clear")),
+            (format!("{{ tokenFile: \"{}\" }}", file.display()), Some("Bearer from-a-file")),
+            (plugin, Some("Bearer from-a-plugin")),
+            ("{ client-certificate-data: YQ==, client-key-data: YQ== }".to_owned(), None),
+        ] {
+            let found = sent(&user).await.unwrap();
+            assert_eq!(found.as_ref().map(|header| header.to_str().unwrap()), expected, "{user}");
+        }
     }
 }

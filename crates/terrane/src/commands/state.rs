@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::service::{Call, Service};
 use super::{Connection, get, render};
-use crate::arguments::{Output, Target};
+use crate::arguments::{Output, Reach};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -74,7 +74,7 @@ struct Whose {
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
     #[command(flatten)]
-    target: Target,
+    reach: Reach,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
@@ -100,7 +100,7 @@ struct Keeper {
 
 impl Keeper {
     async fn of(whose: Whose) -> anyhow::Result<Self> {
-        let connection = super::connection(&whose.target).await?;
+        let connection = super::connection(&whose.reach).await?;
         super::layer(&connection.client, &connection.namespace, &whose.layer).await?;
         let service = Service::find(&connection).await?;
         Ok(Self { connection, service, layer: whose.layer, output: whose.output })

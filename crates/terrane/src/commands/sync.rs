@@ -1,6 +1,7 @@
 //! `terrane sync`: a plan now.
 
 use anyhow::{Context, bail};
+use api::layer::TerraformLayerStatus;
 use api::{TerraformLayer, annotation};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -12,10 +13,44 @@ use crate::arguments::Sync;
 
 pub(crate) async fn run(options: Sync) -> anyhow::Result<()> {
     let (client, namespace) = super::connect(&options.target).await?;
-    let (layer, _) = ask(&client, &namespace, &options.layer).await?;
+    let (layer, _) = ask(&client, &namespace, &options.layer, Wish::Plan).await?;
     render::object(options.shape.output, &layer, || {
         format!("{0} will be planned now; `terrane get layers {0}` shows how far it is", options.layer)
     })
+}
+
+/// What can be asked for of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// A plan towards the code.
+    Plan,
+    /// A plan that only refreshes.
+    Look,
+}
+
+impl Wish {
+    const fn annotation(self) -> &'static str {
+        match self {
+            Self::Plan => annotation::SYNC,
+            Self::Look => annotation::LOOK,
+        }
+    }
+
+    /// The annotation of the run that answers.
+    pub(super) fn token(self, text: &str) -> String {
+        match self {
+            Self::Plan => format!("sync:{text}"),
+            Self::Look => format!("look:{text}"),
+        }
+    }
+
+    /// Which wish was acted on last.
+    pub(super) fn acted_on(self, status: &TerraformLayerStatus) -> Option<&str> {
+        match self {
+            Self::Plan => status.last_sync.as_deref(),
+            Self::Look => status.last_look.as_deref(),
+        }
+    }
 }
 
 /// Asks for a plan. Returns the layer and the text by which the run that answers is known.
@@ -23,6 +58,7 @@ pub(super) async fn ask(
     client: &Client,
     namespace: &str,
     name: &str,
+    wish: Wish,
 ) -> anyhow::Result<(TerraformLayer, String)> {
     let layer = super::layer(client, namespace, name).await?;
     if layer.spec.suspend {
@@ -31,9 +67,9 @@ pub(super) async fn ask(
         );
     }
     let text = Timestamp::now().to_string();
-    let wish = json!({ "metadata": { "annotations": { annotation::SYNC: text } } });
+    let annotations = json!({ "metadata": { "annotations": { wish.annotation(): text } } });
     let layer = Api::<TerraformLayer>::namespaced(client.clone(), namespace)
-        .patch(name, &PatchParams::default(), &Patch::Merge(wish))
+        .patch(name, &PatchParams::default(), &Patch::Merge(annotations))
         .await
         .with_context(|| format!("ask for a plan of {namespace}/{name}"))?;
     Ok((layer, text))

@@ -10,6 +10,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value;
 
 use super::progress::Progress;
+use super::queue;
 use super::watching::{self, Seen};
 use crate::arguments::{Format, Kind, Target};
 
@@ -75,7 +76,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if kind == Kind::Layers && options.goal != Goal::Deleted {
         super::layer(&client, &namespace, name).await?;
     }
-    let api = Api::<DynamicObject>::namespaced_with(client, &namespace, &resource);
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource);
     let mut last = "it was not seen".to_owned();
     let mut progress = Progress::new(format!("{name}: waiting"));
     let wait = watching::until(api, name, &mut progress, |object| match (&options.goal, object) {
@@ -102,6 +103,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let ended = tokio::time::timeout(options.timeout, wait).await;
     drop(progress);
     let Ok(seen) = ended else {
+        if let Some(place) = queue::place_of(&client, &namespace, kind, name).await {
+            last = format!("{last}; {place}");
+        }
         bail!("{word} {namespace}/{name} is not so after {} s: {last}", options.timeout.as_secs());
     };
     let seen = seen?;

@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use axum::Router;
 use controllers::{Election, Metrics};
 use datastore::client::TokenSource;
-use datastore::service::{Keyring, KubeReviewer};
+use datastore::service::{Keyring, KubeReviewer, Place};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
@@ -63,20 +63,33 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         readable: tools.readable(),
         schedule: node::config::Schedule::BindUnscheduled,
         jobs: node::config::Jobs::Control,
+        admission: node::config::Admission::Everything,
         max_pods: node::config::DEFAULT_MAX_PODS,
     })?;
     let node_client = server.client(Identity::system());
     let reviewer = Arc::new(KubeReviewer::new(server.client(rights::datastore())));
-    let service = http_service(&data, reviewer.clone())?.merge(tools.service(&options, &data, reviewer)?);
+    let service = http_service(&options, &data, reviewer.clone())
+        .await?
+        .merge(tools.service(&options, &data, reviewer)?);
     let token_file = data.join("controller-token");
-    token::renew(&administrator, &token_file).await?;
+    let tokens = [
+        token::Kept { account: api::CONTROLLER_ACCOUNT, file: token_file.clone() },
+        token::Kept { account: api::SERVER_ACCOUNT, file: data.join("server-token") },
+    ];
+    token::renew(&administrator, &tokens).await?;
     let context =
         controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let election = Election::new(context.client.clone(), "terrane-up", TERMS);
     let signs = signs::router(context.signs(election.leadership(), Duty::MustLead));
     let for_people = service.clone().merge(signs).merge(
-        people::router(&administrator, server.client(people::identity()), &listener, &token_file).await?,
+        people::router(
+            &administrator,
+            server.client(people::identity()),
+            &listener,
+            &data.join("server-token"),
+        )
+        .await?,
     );
 
     let demo = if options.demo { Some(demo::prepare(&data, &node.isolation).await?) } else { None };
@@ -98,7 +111,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = ending("the process node", node.node.run(node_client)) => ended,
             ended = ending("the HTTP service", serve(listener, for_people)) => ended,
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
-            () = token::keep(&administrator, &token_file) => bail!("the controllers' token is no longer renewed"),
+            () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
                 context.lead(election, stop_work.clone()).await?;
@@ -157,9 +170,12 @@ async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Resu
     Ok(Server::start(server).await?)
 }
 
-fn http_service(data: &Path, reviewer: Arc<KubeReviewer>) -> anyhow::Result<Router> {
-    let objects =
-        datastore::service::Options::local_objects(&data.join("artefacts")).context("open the artefacts")?;
+async fn http_service(options: &Up, data: &Path, reviewer: Arc<KubeReviewer>) -> anyhow::Result<Router> {
+    let place = match &options.store {
+        Some(bucket) => Place::Bucket(bucket.clone()),
+        None => Place::Directory(data.join("artefacts")),
+    };
+    let objects = place.open(environment::texts()).await.context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
     Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
 }

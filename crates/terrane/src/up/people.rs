@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use api::service::{ANNOUNCEMENT, URL, subresource};
-use api::{GROUP, SYSTEM_NAMESPACE};
+use api::{GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
 use axum::Router;
 use datastore::client::TokenSource;
 use embedded::auth::Identity;
@@ -17,10 +17,8 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-pub(super) const ACCOUNT: &str = "terrane-server";
-
 pub(super) fn identity() -> Identity {
-    Identity::service_account(SYSTEM_NAMESPACE, ACCOUNT)
+    Identity::service_account(SYSTEM_NAMESPACE, SERVER_ACCOUNT)
 }
 
 pub(super) fn rules() -> Value {

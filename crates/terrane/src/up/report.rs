@@ -7,6 +7,7 @@ use std::path::Path;
 use api::layer::LayerState;
 use api::{TerraformLayer, condition};
 use futures::TryStreamExt;
+use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use node::isolation::Isolation;
@@ -46,12 +47,15 @@ pub(super) fn introduce(places: &Places<'_>) {
 
 /// Prints a line when a layer has come to rest in another way than before. Ends only with an error.
 pub(super) async fn follow(client: &Client) -> anyhow::Result<()> {
-    let layers = watcher(Api::<TerraformLayer>::all(client.clone()), watcher::Config::default());
+    // The controllers tell of a layer that cannot be read; here it only must not hide the others.
+    let layers = Api::<DeserializeGuard<TerraformLayer>>::all(client.clone());
+    let layers = watcher(layers, watcher::Config::default());
     let mut told: HashMap<String, String> = HashMap::new();
     let mut layers = std::pin::pin!(layers.default_backoff().applied_objects());
     loop {
         match layers.try_next().await {
-            Ok(Some(layer)) => tell(&layer, &mut told),
+            Ok(Some(DeserializeGuard(Ok(layer)))) => tell(&layer, &mut told),
+            Ok(Some(DeserializeGuard(Err(_)))) => {}
             Ok(None) => return Ok(()),
             // The watch is opened again by itself.
             Err(error) => tracing::debug!(%error, "the watch of layers was interrupted"),

@@ -1,7 +1,7 @@
 //! Who the roles are to the API, and what they may do there: the same in process as on a cluster.
 
 use anyhow::Context;
-use api::{CONTROLLER_ACCOUNT, GROUP, SYSTEM_NAMESPACE};
+use api::{CONTROLLER_ACCOUNT, GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
 use embedded::auth::Identity;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -24,7 +24,7 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
     let accounts = [
         (CONTROLLER_ACCOUNT, controller_rules()),
         (DATASTORE_ACCOUNT, datastore_rules()),
-        (super::people::ACCOUNT, super::people::rules()),
+        (SERVER_ACCOUNT, super::people::rules()),
     ];
     for (account, rules) in accounts {
         let doing = || format!("give {account} its rights");

@@ -1,12 +1,13 @@
-//! The controllers' token for the datastore: asked for as on a cluster, kept in a file of mode 0600, renewed at half its life.
+//! Tokens of Terrane's own accounts for the datastore: asked for as on a cluster, kept in files of mode 0600, renewed at half their
+//! life.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use api::{CONTROLLER_ACCOUNT, DATASTORE_AUDIENCE, SYSTEM_NAMESPACE};
+use api::{DATASTORE_AUDIENCE, SYSTEM_NAMESPACE};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -15,7 +16,22 @@ use kube::{Api, Client};
 const LIFE: Duration = Duration::from_secs(3600);
 const TRY_AGAIN: Duration = Duration::from_secs(15);
 
-pub(super) async fn renew(client: &Client, file: &Path) -> anyhow::Result<()> {
+/// Whose token is kept where.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub(super) account: &'static str,
+    pub(super) file: PathBuf,
+}
+
+/// Renews every one of them.
+pub(super) async fn renew(client: &Client, all: &[Kept]) -> anyhow::Result<()> {
+    for Kept { account, file } in all {
+        renew_one(client, account, file).await?;
+    }
+    Ok(())
+}
+
+async fn renew_one(client: &Client, account: &str, file: &Path) -> anyhow::Result<()> {
     let request = TokenRequest {
         spec: TokenRequestSpec {
             audiences: vec![DATASTORE_AUDIENCE.to_owned()],
@@ -25,9 +41,9 @@ pub(super) async fn renew(client: &Client, file: &Path) -> anyhow::Result<()> {
         ..TokenRequest::default()
     };
     let answer = Api::<ServiceAccount>::namespaced(client.clone(), SYSTEM_NAMESPACE)
-        .create_token_request(CONTROLLER_ACCOUNT, &PostParams::default(), &request)
+        .create_token_request(account, &PostParams::default(), &request)
         .await
-        .context("ask for the controllers' token")?;
+        .with_context(|| format!("ask for the token of {account}"))?;
     let token = answer.status.context("the API gave no token")?.token;
     write_private(file, &token).with_context(|| format!("write {}", file.display()))
 }
@@ -42,16 +58,16 @@ fn write_private(file: &Path, token: &str) -> std::io::Result<()> {
 }
 
 /// Renews for ever. A failure is tried again while the old token still holds: a disk that is full now may have room soon.
-pub(super) async fn keep(client: &Client, file: &Path) {
+pub(super) async fn keep(client: &Client, all: &[Kept]) {
     let mut wait = LIFE / 2;
     loop {
         tokio::time::sleep(wait).await;
-        wait = match renew(client, file).await {
+        wait = match renew(client, all).await {
             Ok(()) => LIFE / 2,
             Err(error) => {
                 tracing::warn!(
                     error = format!("{error:#}"),
-                    "the controllers' token was not renewed; trying again"
+                    "a token for the datastore was not renewed; trying again"
                 );
                 TRY_AGAIN
             }

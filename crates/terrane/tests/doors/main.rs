@@ -1,9 +1,11 @@
 //! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod drifting;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod people;
+mod roles;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,12 +14,12 @@ use std::process::{Command, Stdio};
 use harness::{BINARY, git, until};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use people::{Doors, finished, run_as};
 use serde_json::{Value, json};
 
 /// Long enough on a busy machine.
-const PATIENTLY: &str = "--timeout=180s";
+pub const PATIENTLY: &str = "--timeout=180s";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_does_what_it_says() {
@@ -31,7 +33,11 @@ async fn every_verb_does_what_it_says() {
     telling(&doors).await;
     outputs(&doors).await;
     state(&doors).await;
+    drifting::reverted(&doors).await;
+    drifting::accepted(&doors).await;
     rights(&doors).await;
+    gone(&doors).await;
+    roles::server(&doors).await;
     doors.close().await;
 }
 
@@ -131,6 +137,16 @@ async fn telling(doors: &Doors) {
     let done = |what: &str| history.as_array().unwrap().iter().filter(|entry| entry["what"] == what).count();
     assert_eq!((done("reject"), done("approve"), done("apply")), (1, 2, 2), "{history}");
     doors.run(&["history", "database"]).with_code(0).says("not today");
+    for entry in history.as_array().unwrap().iter().filter(|entry| entry["what"] == "apply") {
+        let written = &entry["audit"][0];
+        assert!(
+            written["planSha256"].as_str().unwrap().starts_with(entry["plan"].as_str().unwrap()),
+            "{entry}"
+        );
+        assert_eq!((&written["trigger"], &written["by"]), (&json!("approval"), &entry["by"]), "{entry}");
+        assert!(written["at"].is_string() && written["fence"].as_u64() > Some(0), "{entry}");
+    }
+    doors.run(&["history", "database", "-o", "wide"]).with_code(0).says("ALLOWED").says("approved by ");
 
     doors
         .run(&["describe", "database"])
@@ -165,6 +181,11 @@ async fn telling(doors: &Doors) {
     watching.kill().unwrap();
     watching.wait().unwrap();
     assert!(seen, "the watch ended without the layer");
+
+    let printed = doors.printed();
+    let about_a_run = ["layer=database", "run=\"database-apply-", "attempt=1"];
+    let told = printed.lines().any(|line| about_a_run.iter().all(|field| line.contains(field)));
+    assert!(told, "no line carries layer, run and attempt: {printed}");
 
     doors.run(&["version", "-o", "json"]).with_code(0).says("\"version\"");
     doors.run(&["completion", "bash"]).with_code(0).says("terrane");
@@ -275,6 +296,20 @@ async fn state(doors: &Doors) {
     doors.run(&["state", "rollback", "network", "99"]).with_code(1).complains("has no version 99");
 }
 
+/// What was written down about a layer outlives it.
+async fn gone(doors: &Doors) {
+    let layers = Api::<api::TerraformLayer>::namespaced(doors.client.clone(), "default");
+    layers.delete("app", &DeleteParams::default()).await.unwrap();
+    doors.run(&["wait", "app", "--for=delete", PATIENTLY]).with_code(0);
+    // Its runs go a moment after it.
+    until("the audit speaks for the runs", || {
+        let told = doors.run(&["history", "app"]).with_code(0).complains("layer default/app is gone");
+        std::future::ready(told.out.contains("autoApply is on; its run is no longer kept").then_some(()))
+    })
+    .await;
+    doors.run(&["history", "ap"]).with_code(1).complains("layer default/ap not found");
+}
+
 /// Who may do what: a viewer, an operator, somebody without rights, and tokens that prove nobody.
 async fn rights(doors: &Doors) {
     let (viewer, _) = doors.account("viewer", &["terrane-viewer"]).await;
@@ -282,6 +317,8 @@ async fn rights(doors: &Doors) {
     let (nobody, nobodys_token) = doors.account("nobody", &[]).await;
     for verb in [
         &["logs", "network"][..],
+        &["history", "network"],
+        &["drift", "network"],
         &["outputs", "network"],
         &["state", "versions", "network"],
         &["state", "locks", "network"],
@@ -308,6 +345,16 @@ async fn rights(doors: &Doors) {
     run_as(&viewer, &["approve", "database"]).with_code(1).complains("forbidden");
     run_as(&keeper, &["state", "pull", "network"]).with_code(0).says("lineage");
     run_as(&keeper, &["outputs", "network", "--sensitive"]).with_code(0);
+    // As another, by a token that one may ask for: the way of a kubeconfig with a client certificate.
+    let as_viewer = ["--service-account", "viewer"];
+    doors.run(&[&["outputs", "network"], &as_viewer[..]].concat()).with_code(0);
+    doors
+        .run(&[&["outputs", "network", "--sensitive"], &as_viewer[..]].concat())
+        .with_code(1)
+        .complains(&format!("{user} may not get terraformlayers/state"));
+    let refused =
+        run_as(&viewer, &["outputs", "network", "--service-account", "default/keeper"]).with_code(1);
+    refused.complains("ask for a token of ServiceAccount default/keeper");
 
     let runs = doors.run(&["get", "runs", "-o", "json"]).with_code(0).json();
     let run = runs[0]["metadata"]["name"].as_str().unwrap().to_owned();
@@ -318,6 +365,7 @@ async fn rights(doors: &Doors) {
         format!("runs/{run}/plan"),
         format!("runs/{run}/plan.json"),
         "runs/no-such-run/log".to_owned(),
+        "layers/network/history".to_owned(),
         "layers/network/outputs".to_owned(),
         "layers/network/state".to_owned(),
         "layers/network/state/versions".to_owned(),

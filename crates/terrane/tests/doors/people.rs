@@ -130,6 +130,11 @@ impl Doors {
         answer.status.unwrap().token
     }
 
+    /// What `terrane up` printed so far, its log lines included.
+    pub fn printed(&self) -> String {
+        self.terrane.printed()
+    }
+
     /// Ends `terrane up` as Ctrl-C does.
     pub async fn close(mut self) {
         self.terrane.signal(Signal::TERM);

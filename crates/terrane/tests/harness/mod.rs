@@ -54,6 +54,16 @@ impl Terrane {
         terrane
     }
 
+    /// Starts it from now on with one more variable in its environment, which no command line shows.
+    pub(crate) fn with_variable(&mut self, name: &str, value: &str) {
+        let script = self.root.path().join(format!("with-{name}"));
+        let text =
+            format!("#!/bin/sh\n{name}={value}; export {name}\nexec {} \"$@\"\n", self.binary.display());
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        self.binary = script;
+    }
+
     /// With a program of `tools/setup` on its path, where pods that have users of their own can execute it.
     pub(crate) fn with_program(self, name: &str) -> Self {
         let programs = self.programs();

@@ -117,6 +117,29 @@ async fn pods_of_a_real_cluster_run_on_it_and_are_taken_up_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_node_that_a_scheduler_knows_keeps_away_pods_that_are_meant_for_containers() {
+    let cluster = RealCluster::shared().await;
+    let nodes = Api::<Node>::all(cluster.client().unwrap());
+    let place = Place::new();
+    for (name, flags, expected) in
+        [("kept.example", &[][..], Some("terrane.dev/process-node")), ("open.example", &["--no-taint"], None)]
+    {
+        let (data, kubeconfig) = (place.path(name), cluster.kubeconfig());
+        let arguments = ["node", "--name", name, "--data-dir", data.to_str().unwrap(), "--kubeconfig"];
+        let arguments = [&arguments[..], &[kubeconfig.to_str().unwrap()], flags].concat();
+        let process = place.start(BINARY, &arguments);
+        let node = until("the node is registered", async || nodes.get_opt(name).await.ok().flatten()).await;
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        // The API adds taints of its own to a node that has not said yet that it is ready.
+        let ours = taints.iter().find(|taint| taint.key.starts_with("terrane.dev/"));
+        assert_eq!(ours.map(|taint| taint.key.as_str()), expected);
+        assert!(ours.is_none_or(|taint| taint.effect == "NoSchedule"), "{ours:?}");
+        stop(process).await;
+        nodes.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_work_is_refused_in_one_sentence() {
     let place = Place::new();
     let (data, absent) = (place.path("node"), place.path("absent.yaml"));

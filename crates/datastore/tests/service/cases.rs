@@ -1,150 +1,21 @@
-//! The service over a real socket, with callers made by a reviewer of ours.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+//! What the service promises, wherever its objects rest.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
 
 use api::attempt::{Description, PlanSource};
 use api::audit::Entry;
 use api::run::{Action, TriggerKind};
 use api::text::{CommitId, Sha256};
 use bytes::Bytes;
-use datastore::client::{Client, Error, LockChange, TokenSource};
-use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
+use datastore::client::{Error, LockChange};
 use datastore::{Artefact, Attempt, RunUid, StateId, Subject};
-use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt};
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
+use testkit::s3::files_below;
 
-/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
-#[derive(Debug)]
-struct ByName;
+use crate::harness::{Harness, description, identity, state_text};
 
-impl Reviewer for ByName {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
-        let mut parts = token.split('/');
-        let caller = match (parts.next(), parts.next(), parts.next()) {
-            (Some("controller"), None, None) => Ok(Caller::Controller),
-            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
-                namespace: namespace.to_owned(),
-                pod: "pod".to_owned(),
-                pod_uid: "uid".to_owned(),
-                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
-            })),
-            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
-        };
-        Box::pin(async { caller })
-    }
-}
-
-struct Harness {
-    base: String,
-    http: reqwest::Client,
-    dir: tempfile::TempDir,
-    server: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Harness {
-    fn drop(&mut self) {
-        self.server.abort();
-    }
-}
-
-impl Harness {
-    async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options {
-            objects: Options::local_objects(&dir.path().join("objects")).unwrap(),
-            keys: Keyring::load_or_create(&dir.path().join("keys")).unwrap(),
-            reviewer: Arc::new(ByName),
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
-        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
-        let server = tokio::spawn(async move { axum::serve(listener, router(options)).await.unwrap() });
-        Self { base, http: reqwest::Client::new(), dir, server }
-    }
-
-    fn client(&self, token: &str) -> Client {
-        Client::new(&self.base, TokenSource::Fixed(token.to_owned().into()))
-            .unwrap()
-            .with_patience(Duration::ZERO)
-    }
-
-    async fn describe(&self, description: &Description) -> Attempt {
-        let attempt = Attempt::new(description.run_uid.as_str(), description.attempt).unwrap();
-        let content = serde_json::to_vec(description).unwrap();
-        self.client("controller").artefact_put(&attempt, Artefact::Spec, content.into()).await.unwrap();
-        attempt
-    }
-
-    async fn raw(
-        &self,
-        method: &str,
-        path: &str,
-        token: Option<&str>,
-        fence: &str,
-        body: &str,
-    ) -> StatusCode {
-        let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let mut request = self.http.request(method, format!("{}{path}", self.base));
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
-        let digest = Sha256::of(body.as_bytes());
-        request
-            .header("terrane-sha256", digest.as_str())
-            .header("terrane-fence", fence)
-            .body(body.to_owned())
-            .send()
-            .await
-            .unwrap()
-            .status()
-    }
-
-    async fn get(&self, path: &str) -> reqwest::Response {
-        self.http.get(format!("{}{path}", self.base)).bearer_auth("controller").send().await.unwrap()
-    }
-}
-
-fn description(namespace: &str, run: &str, action: Action, fence: u64, state: &str) -> Description {
-    Description {
-        namespace: namespace.to_owned(),
-        layer: "layer".to_owned(),
-        layer_uid: "layer-uid".to_owned(),
-        run: format!("{run}-name"),
-        run_uid: run.to_owned(),
-        attempt: 1,
-        fence,
-        action,
-        mode: Default::default(),
-        revision: CommitId::new("a".repeat(40)).unwrap(),
-        bundle: Sha256::of(b"bundle"),
-        path: ".".parse().unwrap(),
-        workspace: Default::default(),
-        tool: None,
-        tool_version: None,
-        terragrunt: None,
-        state: identity(state),
-        backend: None,
-        plan: None,
-    }
-}
-
-/// States are named by a digest; tests name them by a word.
-fn identity(word: &str) -> Sha256 {
-    Sha256::of(word.as_bytes())
-}
-
-fn state_text(lineage: &str, serial: u64, padding: usize) -> String {
-    let pad = "x".repeat(padding);
-    format!("{{\"version\":4,\"serial\":{serial},\"lineage\":\"{lineage}\",\"pad\":\"{pad}\"}}")
-}
-
-#[tokio::test]
-async fn artefacts_are_written_once_and_repeating_is_harmless() {
-    let harness = Harness::start().await;
+pub(crate) async fn artefacts_are_written_once_and_repeating_is_harmless(harness: Harness) {
     let attempt = harness.describe(&description("team", "run-1", Action::Plan, 0, "s")).await;
     let runner = harness.client("team/run-1/1");
     runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
@@ -162,9 +33,7 @@ async fn artefacts_are_written_once_and_repeating_is_harmless() {
     ));
 }
 
-#[tokio::test]
-async fn a_run_is_forgotten_whole_and_no_other_with_it() {
-    let harness = Harness::start().await;
+pub(crate) async fn a_run_is_forgotten_whole_and_no_other_with_it(harness: Harness) {
     let controller = harness.client("controller");
     let mut attempts = Vec::new();
     for run in ["run-1", "run-10"] {
@@ -189,9 +58,7 @@ async fn a_run_is_forgotten_whole_and_no_other_with_it() {
     assert_eq!(log.concat(), b"line\n");
 }
 
-#[tokio::test]
-async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing() {
-    let harness = Harness::start().await;
+pub(crate) async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing(harness: Harness) {
     let wrong = Sha256::of(b"something else");
     let status = reqwest::Client::new()
         .put(format!("{}/v1/bundles/{wrong}", harness.base))
@@ -206,9 +73,7 @@ async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing()
     assert!(!harness.client("controller").bundle_exists(&wrong).await.unwrap());
 }
 
-#[tokio::test]
-async fn a_large_bundle_streams_through_and_rests_encrypted() {
-    let harness = Harness::start().await;
+pub(crate) async fn a_large_bundle_streams_through_and_rests_encrypted(harness: Harness) {
     let controller = harness.client("controller");
     let file = harness.dir.path().join("bundle");
     // Larger than two parts of an upload, and recognisable.
@@ -222,12 +87,12 @@ async fn a_large_bundle_streams_through_and_rests_encrypted() {
     assert_eq!(controller.bundle_get(&sha256, &mut out).await.unwrap(), content.len() as u64);
     assert!(std::fs::read(harness.dir.path().join("copy")).unwrap() == content);
 
-    let stored = harness.dir.path().join("objects/bundles").join(sha256.as_str());
+    let stored = harness.objects.join("bundles").join(sha256.as_str());
     let mut sealed = std::fs::read(&stored).unwrap();
     // The content repeats every seventeen bytes, so any stretch of plain text in the first part would show it.
     assert!(!sealed[..100_000].windows(16).any(|window| window == b"CANARY-IN-BUNDLE"));
-    let left = std::fs::read_dir(harness.dir.path().join("objects/staging")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "nothing stays in staging");
+    let left = files_below(&harness.objects.join("staging"));
+    assert!(left.is_empty(), "nothing stays in staging: {left:?}");
 
     // One changed bit in the middle: the read fails, and never as if it were whole.
     let middle = sealed.len() / 2;
@@ -237,9 +102,7 @@ async fn a_large_bundle_streams_through_and_rests_encrypted() {
     assert!(controller.bundle_get(&sha256, &mut out).await.is_err());
 }
 
-#[tokio::test]
-async fn logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end() {
-    let harness = Harness::start().await;
+pub(crate) async fn logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end(harness: Harness) {
     let attempt = harness.describe(&description("team", "run-1", Action::Plan, 0, "s")).await;
     let runner = harness.client("team/run-1/1");
     let controller = harness.client("controller");
@@ -263,9 +126,7 @@ async fn logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end()
     assert_eq!(pieces.concat(), b"hello world");
 }
 
-#[tokio::test]
-async fn a_state_lives_through_locks_versions_and_fences() {
-    let harness = Harness::start().await;
+pub(crate) async fn a_state_lives_through_locks_versions_and_fences(harness: Harness) {
     harness.describe(&description("team", "old", Action::Apply, 4, "net")).await;
     harness.describe(&description("team", "new", Action::Apply, 5, "net")).await;
     let (old, new) = (harness.client("team/old/1"), harness.client("team/new/1"));
@@ -317,9 +178,7 @@ async fn a_state_lives_through_locks_versions_and_fences() {
     );
 }
 
-#[tokio::test]
-async fn many_race_for_a_lock_and_one_wins() {
-    let harness = Harness::start().await;
+pub(crate) async fn many_race_for_a_lock_and_one_wins(harness: Harness) {
     harness.describe(&description("team", "a", Action::Apply, 1, "s")).await;
     let runner = harness.client("team/a/1");
     let id = StateId::new(identity("s").as_str()).unwrap();
@@ -335,9 +194,7 @@ async fn many_race_for_a_lock_and_one_wins() {
     }
 }
 
-#[tokio::test]
-async fn the_audit_is_appended_once_read_back_in_order_and_never_changed() {
-    let harness = Harness::start().await;
+pub(crate) async fn the_audit_is_appended_once_read_back_in_order_and_never_changed(harness: Harness) {
     let controller = harness.client("controller");
     let entry = |run: &str, by: Option<&str>| Entry {
         namespace: "team".to_owned(),
@@ -375,9 +232,7 @@ async fn the_audit_is_appended_once_read_back_in_order_and_never_changed() {
 
 /// Every verb on every path, as a stranger and as a runner, for its own and for others' things: exactly what a runner
 /// needs is allowed.
-#[tokio::test]
-async fn a_runner_may_do_exactly_what_its_run_needs() {
-    let harness = Harness::start().await;
+pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness) {
     let plan_attempt = harness.describe(&description("team", "plan-run", Action::Plan, 0, "own-state")).await;
     harness.describe(&description("team", "neighbour", Action::Apply, 3, "other-state")).await;
     harness.describe(&description("foreign", "stranger", Action::Apply, 3, "foreign-state")).await;

@@ -1,0 +1,118 @@
+//! Objects that this version can read, among others that it cannot: written by a newer version, or past a schema that was loosened. One
+//! such object must not hide the rest, as a typed list or watch would. It is told of, in the log and as an Event on the object itself,
+//! and nobody works on it. What decides about a single layer still fails on it: there an object left out would be a wrong fact.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use engine::{Note, Severity};
+use futures::{Stream, StreamExt, future};
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::ListParams;
+use kube::core::error_boundary::InvalidObject;
+use kube::core::{DeserializeGuard, ObjectMeta};
+use kube::runtime::controller::Controller;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, reflector, watcher as watching};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::events::Events;
+
+/// A kind of ours that is watched.
+pub(crate) trait Kind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// A controller for the objects of a kind that can be read.
+pub(crate) fn controller<K: Kind>(
+    client: &Client,
+    config: watcher::Config,
+    events: &Arc<Events>,
+) -> Controller<K> {
+    let (reader, writer) = reflector::store();
+    let objects = reflector(writer, watch(client, config, events)).applied_objects();
+    Controller::for_stream(objects, reader)
+}
+
+/// Every change of an object of a kind that can be read, its deletion included.
+pub(crate) fn touched<K: Kind>(
+    client: &Client,
+    config: watcher::Config,
+    events: &Arc<Events>,
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send + use<K> {
+    watch(client, config, events).touched_objects()
+}
+
+fn watch<K: Kind>(
+    client: &Client,
+    config: watcher::Config,
+    events: &Arc<Events>,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K> {
+    let events = Arc::clone(events);
+    let guarded = Api::<DeserializeGuard<K>>::all(client.clone());
+    watching(guarded, config)
+        .filter_map(move |event| future::ready(event.map(|event| read(event, &events)).transpose()))
+}
+
+/// The event, unless it is about an object that cannot be read.
+fn read<K: Kind>(event: Event<DeserializeGuard<K>>, events: &Events) -> Option<Event<K>> {
+    Some(match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(readable(object, events)?),
+        Event::Apply(object) => Event::Apply(readable(object, events)?),
+        Event::Delete(object) => Event::Delete(object.0.ok()?),
+    })
+}
+
+/// The objects of a list that can be read. O(objects of the list).
+pub(crate) async fn list<K: Kind>(
+    client: &Client,
+    namespace: &str,
+    events: &Events,
+) -> Result<Vec<K>, kube::Error> {
+    let guarded = Api::<DeserializeGuard<K>>::namespaced(client.clone(), namespace);
+    let all = guarded.list(&ListParams::default()).await?;
+    Ok(all.items.into_iter().filter_map(|object| readable(object, events)).collect())
+}
+
+fn readable<K: Kind>(object: DeserializeGuard<K>, events: &Events) -> Option<K> {
+    match object.0 {
+        Ok(object) => Some(object),
+        Err(InvalidObject { error, metadata }) => {
+            tell::<K>(metadata, &error, events);
+            None
+        }
+    }
+}
+
+/// The error names the field and what is wrong with it, never the whole object.
+fn tell<K: Kind>(metadata: ObjectMeta, error: &str, events: &Events) {
+    let (namespace, name) =
+        (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
+    tracing::error!(kind = %K::kind(&()), namespace, name, error, "this version of Terrane cannot read the object and leaves it alone");
+    let message = format!(
+        "this version of Terrane cannot read it: {error}; correct it, or bring the version that wrote it"
+    );
+    let note = Note { severity: Severity::Warning, reason: "Unreadable".to_owned(), message };
+    events.tell_of(&DeserializeGuard::<K>(Err(InvalidObject { error: String::new(), metadata })), note);
+}

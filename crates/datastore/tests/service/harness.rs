@@ -1,0 +1,186 @@
+//! The service with a reviewer that believes names, and what cases are made of.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::attempt::Description;
+use api::run::Action;
+use api::text::{CommitId, Sha256};
+use datastore::client::{Client, TokenSource};
+use datastore::service::{Caller, Keyring, Objects, Options, Place, ReviewError, Reviewer, Runner, router};
+use datastore::{Artefact, Attempt};
+use futures::future::BoxFuture;
+use reqwest::{Method, StatusCode};
+use testkit::s3::S3Server;
+
+/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
+#[derive(Debug)]
+struct ByName;
+
+impl Reviewer for ByName {
+    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
+        let mut parts = token.split('/');
+        let caller = match (parts.next(), parts.next(), parts.next()) {
+            (Some("controller"), None, None) => Ok(Caller::Controller),
+            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
+                namespace: namespace.to_owned(),
+                pod: "pod".to_owned(),
+                pod_uid: "uid".to_owned(),
+                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
+            })),
+            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
+        };
+        Box::pin(async { caller })
+    }
+}
+
+pub(crate) struct Harness {
+    pub(crate) base: String,
+    http: reqwest::Client,
+    /// Where the bytes of objects are as files, whatever serves them.
+    pub(crate) objects: PathBuf,
+    pub(crate) store: Objects,
+    pub(crate) dir: tempfile::TempDir,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Harness {
+    pub(crate) async fn on_disk() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = dir.path().join("objects");
+        let store = Place::Directory(objects.clone()).open([]).await.unwrap();
+        Self::start(dir, objects, store).await
+    }
+
+    pub(crate) async fn on_s3() -> Self {
+        let server = S3Server::shared().await;
+        Self::on_s3_at(server, server.address()).await
+    }
+
+    /// On the server, reached by way of `address`.
+    pub(crate) async fn on_s3_at(server: &S3Server, address: std::net::SocketAddr) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let prefix = dir.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
+        let place = Place::Bucket(server.url(&prefix).parse().unwrap());
+        let store = place.open(server.environment(address)).await.unwrap();
+        Self::start(dir, server.files(&prefix), store).await
+    }
+
+    async fn start(dir: tempfile::TempDir, objects: PathBuf, store: Objects) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let service = service(&dir.path().join("keys"), &store);
+        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
+        let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+        Self { base, http: reqwest::Client::new(), objects, store, dir, server }
+    }
+
+    /// The same objects served by a new process, as far as can be told from outside: nothing is remembered, keys are read again.
+    pub(crate) async fn restarted(mut self) -> Self {
+        self.server.abort();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.base = format!("http://{}", listener.local_addr().unwrap());
+        let service = service(&self.keys(), &self.store);
+        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
+        let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+        self.server = server;
+        self
+    }
+
+    pub(crate) fn keys(&self) -> PathBuf {
+        self.dir.path().join("keys")
+    }
+
+    pub(crate) fn client(&self, token: &str) -> Client {
+        Client::new(&self.base, TokenSource::Fixed(token.to_owned().into()))
+            .unwrap()
+            .with_patience(Duration::ZERO)
+    }
+
+    pub(crate) async fn describe(&self, description: &Description) -> Attempt {
+        let attempt = Attempt::new(description.run_uid.as_str(), description.attempt).unwrap();
+        let content = serde_json::to_vec(description).unwrap();
+        self.client("controller").artefact_put(&attempt, Artefact::Spec, content.into()).await.unwrap();
+        attempt
+    }
+
+    pub(crate) async fn raw(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        fence: &str,
+        body: &str,
+    ) -> StatusCode {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let digest = Sha256::of(body.as_bytes());
+        request
+            .header("terrane-sha256", digest.as_str())
+            .header("terrane-fence", fence)
+            .body(body.to_owned())
+            .send()
+            .await
+            .unwrap()
+            .status()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> reqwest::Response {
+        self.http.get(format!("{}{path}", self.base)).bearer_auth("controller").send().await.unwrap()
+    }
+}
+
+fn service(keys: &std::path::Path, store: &Objects) -> axum::Router {
+    let keys = Keyring::load_or_create(keys).unwrap();
+    router(Options { objects: Arc::clone(store), keys, reviewer: Arc::new(ByName) })
+}
+
+pub(crate) fn description(
+    namespace: &str,
+    run: &str,
+    action: Action,
+    fence: u64,
+    state: &str,
+) -> Description {
+    Description {
+        namespace: namespace.to_owned(),
+        layer: "layer".to_owned(),
+        layer_uid: "layer-uid".to_owned(),
+        run: format!("{run}-name"),
+        run_uid: run.to_owned(),
+        attempt: 1,
+        fence,
+        action,
+        mode: Default::default(),
+        revision: CommitId::new("a".repeat(40)).unwrap(),
+        bundle: Sha256::of(b"bundle"),
+        path: ".".parse().unwrap(),
+        workspace: Default::default(),
+        tool: None,
+        tool_version: None,
+        terragrunt: None,
+        state: identity(state),
+        backend: None,
+        plan: None,
+    }
+}
+
+/// States are named by a digest; tests name them by a word.
+pub(crate) fn identity(word: &str) -> Sha256 {
+    Sha256::of(word.as_bytes())
+}
+
+pub(crate) fn state_text(lineage: &str, serial: u64, padding: usize) -> String {
+    let pad = "x".repeat(padding);
+    format!("{{\"version\":4,\"serial\":{serial},\"lineage\":\"{lineage}\",\"pad\":\"{pad}\"}}")
+}
