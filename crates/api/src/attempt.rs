@@ -114,6 +114,8 @@ pub enum Reason {
     StateMoved,
     /// No installed tool satisfies what the layer or its code asks for.
     ToolMissing,
+    /// The tool that would be needed is not, or not provably, what its vendor published: it was not run.
+    ToolUntrusted,
     /// The bundle, the path in it or the plan could not be used.
     BadInput,
     /// The tool was stopped by a signal.
@@ -129,6 +131,7 @@ impl Reason {
             Reason::StateLocked => "StateLocked",
             Reason::StateMoved => "StateMoved",
             Reason::ToolMissing => "ToolMissing",
+            Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",
             Reason::Interrupted => "Interrupted",
         }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod relay;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

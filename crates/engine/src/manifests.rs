@@ -21,6 +21,8 @@ pub struct RunnerSettings {
     pub datastore_url: String,
     /// What runners find programs on; empty leaves it to the image.
     pub path: Option<String>,
+    /// What else every runner is told in its environment; no secrets.
+    pub environment: Vec<(String, String)>,
 }
 
 /// An apply that is told to stop needs time to save its state.
@@ -60,6 +62,7 @@ pub fn runner_pod(
     if let Some(path) = &settings.path {
         env.push(json!({ "name": "PATH", "value": path }));
     }
+    env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
     // Only process nodes have this image, and they keep other pods away.
     let tolerations = if settings.image == LOCAL_IMAGE {
         json!([{ "key": PROCESS_NODE_TAINT, "operator": "Exists", "effect": "NoSchedule" }])

@@ -426,7 +426,9 @@ impl Ended {
         let next = match (outcome.reason, outcome.action) {
             (Reason::Succeeded, _) => Next::Succeed,
             // An apply that was refused the lock or never found its tool changed nothing. One that started is never repeated.
-            (Reason::StateLocked | Reason::ToolMissing, Action::Apply) => Next::MayRetry,
+            (Reason::StateLocked | Reason::ToolMissing | Reason::ToolUntrusted, Action::Apply) => {
+                Next::MayRetry
+            }
             (
                 Reason::ToolFailed
                 | Reason::Stale
@@ -442,7 +444,8 @@ impl Ended {
                 | Reason::BadInput
                 | Reason::Interrupted
                 | Reason::StateLocked
-                | Reason::ToolMissing,
+                | Reason::ToolMissing
+                | Reason::ToolUntrusted,
                 Action::Plan,
             ) => Next::MayRetry,
         };

@@ -20,6 +20,9 @@ pub struct Config {
     pub shim: ShimCommand,
     pub isolation: Isolation,
     pub images: Images,
+    /// Places that every pod may read and none may write, such as a store of programs. With a user per pod the file system says so
+    /// already; without, they are added to what a pod sees.
+    pub readable: Vec<PathBuf>,
     pub schedule: Schedule,
     pub jobs: Jobs,
     pub admission: Admission,

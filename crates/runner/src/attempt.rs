@@ -12,18 +12,19 @@ use api::run::{Action, PlanSummary};
 use api::text::Sha256;
 use datastore::client;
 use datastore::{Artefact, Attempt, Client};
-use tofu::choice::{Code, read_code, wanted};
+use tofu::choice::{Code, TerragruntFiles, read_code, read_terragrunt, wanted, wanted_terragrunt};
 use tofu::diagnostics::Meaning;
 use tofu::difference::differences;
 use tofu::plan_file::base_state;
 use tofu::process::{Stream, Surroundings, Wish};
 use tofu::terragrunt::{self, Terragrunt};
-use tofu::versions::Constraint;
 use tofu::{Planned, Report, Tool};
 
 use crate::ending::{Ending, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::log::Log;
+use crate::providers;
 use crate::proxy::RefusedLock;
+use crate::toolbox::{NotFound, Toolbox};
 use crate::unpack::{layer_directory, unpack};
 
 /// The readable plan is cut after this many bytes.
@@ -42,6 +43,9 @@ pub(crate) struct Work<'a> {
     /// Without the variables of our backend.
     pub(crate) surroundings: Surroundings,
     pub(crate) search_path: &'a [PathBuf],
+    /// The store of downloaded tools, if there is one on this machine.
+    pub(crate) tools: Option<&'a Path>,
+    pub(crate) provider_mirror: Option<&'a str>,
     pub(crate) backend_variables: Vec<(OsString, OsString)>,
     pub(crate) refused_lock: RefusedLock,
 }
@@ -88,6 +92,7 @@ impl Work<'_> {
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
         let dir = self.fetch_code().await?;
+        self.use_provider_mirror().await?;
         let ready = self.prepare(dir, tool_name).await?;
         self.init(&ready).await?;
         let backend = self.settled_backend(&ready)?;
@@ -138,6 +143,33 @@ impl Work<'_> {
         })
     }
 
+    /// Where programs are looked for.
+    fn toolbox(&self) -> Toolbox<'_> {
+        Toolbox {
+            client: self.client,
+            search_path: self.search_path,
+            store: self.tools,
+            private: &self.places.private,
+        }
+    }
+
+    /// A configuration that the pod brings along wins: it may name a mirror of its own.
+    async fn use_provider_mirror(&mut self) -> Step<()> {
+        const VARIABLE: &str = "TF_CLI_CONFIG_FILE";
+        let Some(mirror) = self.provider_mirror else { return Ok(()) };
+        if self.surroundings.environment.iter().any(|(name, _)| name == VARIABLE) {
+            return Ok(());
+        }
+        let configuration = providers::configuration(mirror).map_err(|error| {
+            let message = format!("the mirror of providers {mirror} cannot be read by the runner: {error}");
+            Ending::failed(Reason::ToolFailed, message)
+        })?;
+        let path = self.places.private.join("providers.tfrc");
+        tokio::fs::write(&path, configuration).await.map_err(disk)?;
+        self.surroundings.environment.push((VARIABLE.into(), path.into()));
+        Ok(())
+    }
+
     async fn prepare(&self, dir: PathBuf, tool_name: &mut Option<String>) -> Step<Ready> {
         self.check_wish()?;
         let code = read_code(&dir).map_err(|error| Ending::bad_input(error.to_string()))?;
@@ -161,7 +193,7 @@ impl Work<'_> {
 
     async fn find_tool(&self, dir: &Path, code: &Code) -> Step<Tool> {
         let missing = |words: String| Ending::failed(Reason::ToolMissing, words);
-        let wanted = wanted(
+        let mut wanted = wanted(
             self.description.tool,
             self.description.tool_version.as_deref(),
             &self.places.source,
@@ -169,26 +201,33 @@ impl Work<'_> {
             code,
         )
         .map_err(|error| missing(error.to_string()))?;
-        Tool::find(&wanted, self.search_path, &self.surroundings)
-            .await
-            .map_err(|error| missing(error.to_string()))
+        if self.runs_terragrunt(dir)
+            && let Some(said) = self.terragrunt_files(dir)?.tool
+        {
+            wanted.require(&said.place, &said.version).map_err(|error| missing(error.to_string()))?;
+        }
+        self.toolbox().tool(&wanted, &self.surroundings).await.map_err(not_found)
     }
 
     /// Terragrunt runs the tool where the layer or its repository says so, or where the code is written for it.
+    fn runs_terragrunt(&self, dir: &Path) -> bool {
+        let said = self.description.terragrunt.as_ref().and_then(|choice| choice.enabled);
+        said.unwrap_or_else(|| terragrunt::is_unit(dir))
+    }
+
+    fn terragrunt_files(&self, dir: &Path) -> Step<TerragruntFiles> {
+        read_terragrunt(&self.places.source, dir).map_err(|error| Ending::bad_input(error.to_string()))
+    }
+
     async fn find_terragrunt(&self, dir: &Path) -> Step<Option<Terragrunt>> {
-        let choice = self.description.terragrunt.clone().unwrap_or_default();
-        if !choice.enabled.unwrap_or_else(|| terragrunt::is_unit(dir)) {
+        if !self.runs_terragrunt(dir) {
             return Ok(None);
         }
-        let missing = |words: String| Ending::failed(Reason::ToolMissing, words);
-        let constraint = match &choice.version {
-            Some(version) => version.parse().map_err(|error| missing(format!("terragrunt: {error}")))?,
-            None => Constraint::default(),
-        };
-        Terragrunt::find(&constraint, self.search_path, &self.surroundings)
-            .await
-            .map(Some)
-            .map_err(|error| missing(error.to_string()))
+        let version = self.description.terragrunt.as_ref().and_then(|choice| choice.version.as_deref());
+        let files = self.terragrunt_files(dir)?;
+        let wanted = wanted_terragrunt(version, &self.places.source, dir, &files)
+            .map_err(|error| Ending::failed(Reason::ToolMissing, error.to_string()))?;
+        self.toolbox().terragrunt(&wanted, &self.surroundings).await.map(Some).map_err(not_found)
     }
 
     /// Lets Terragrunt put the code where the tool will work, and reads it there: what it fetched and generated says which backend
@@ -415,6 +454,10 @@ impl Readable {
             self.0.push_str("[the plan is cut here; the log may have more of it]\n");
         }
     }
+}
+
+fn not_found(why: NotFound) -> Ending {
+    Ending::failed(why.reason, why.message)
 }
 
 fn uses_our_backend(code: &Code) -> bool {

@@ -6,8 +6,10 @@ mod backend;
 mod ending;
 mod log;
 mod mask;
+mod providers;
 mod proxy;
 mod state;
+mod toolbox;
 pub mod unpack;
 
 use std::ffi::OsString;
@@ -51,6 +53,10 @@ pub struct RunnerOptions {
     pub work_dir: PathBuf,
     /// Where tools are looked for; also the PATH they see.
     pub search_path: Vec<PathBuf>,
+    /// The store of downloaded tools that all runners of this machine read; not every machine has one.
+    pub tools: Option<PathBuf>,
+    /// A directory with providers, or the https address of a mirror of them, that the administrator named.
+    pub provider_mirror: Option<String>,
     /// What the pod gives to the tool: variables, credentials of providers.
     pub environment: Vec<(OsString, OsString)>,
     /// Values that must not appear in the log.
@@ -161,6 +167,8 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
             grace: options.grace,
         },
         search_path: &options.search_path,
+        tools: options.tools.as_deref(),
+        provider_mirror: options.provider_mirror.as_deref(),
         backend_variables,
         refused_lock,
     };

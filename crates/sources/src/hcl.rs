@@ -16,6 +16,10 @@ pub struct Outline {
     /// `required_version` of each `terraform` block.
     pub required_versions: Vec<String>,
     pub backend: Option<Backend>,
+    /// `terragrunt_version_constraint` of a Terragrunt file.
+    pub terragrunt_version: Option<String>,
+    /// `terraform_version_constraint` of a Terragrunt file: about the tool that Terragrunt runs.
+    pub terraform_version: Option<String>,
 }
 
 /// Where the code itself says its state lives.
@@ -42,6 +46,8 @@ impl Outline {
         self.module_sources.extend(other.module_sources);
         self.required_versions.extend(other.required_versions);
         self.backend = other.backend.or(self.backend.take());
+        self.terragrunt_version = other.terragrunt_version.or(self.terragrunt_version.take());
+        self.terraform_version = other.terraform_version.or(self.terraform_version.take());
     }
 
     fn block_opened(&mut self, stack: &[Vec<String>]) {
@@ -57,9 +63,15 @@ impl Outline {
     }
 
     fn attribute(&mut self, stack: &[Vec<String>], name: &str, literal: Option<String>) {
-        let [block] = stack else { return };
         let Some(literal) = literal else { return };
-        match (block.first().map(String::as_str), name) {
+        let block = match stack {
+            [] => None,
+            [block] => block.first().map(String::as_str),
+            [_, _, ..] => return,
+        };
+        match (block, name) {
+            (None, "terragrunt_version_constraint") => self.terragrunt_version = Some(literal),
+            (None, "terraform_version_constraint") => self.terraform_version = Some(literal),
             (Some("module"), "source") => self.module_sources.push(literal),
             (Some("terraform"), "required_version") => self.required_versions.push(literal),
             (_, _) => {}
@@ -414,8 +426,18 @@ mod tests {
                 ],
                 required_versions: vec![">= 1.5, < 2.0".to_owned()],
                 backend: Some(Backend::Named("s3".to_owned())),
+                ..Outline::default()
             }
         );
+    }
+
+    #[test]
+    fn finds_the_versions_that_a_terragrunt_file_asks_for() {
+        let text = b"# terragrunt_version_constraint = \"1\"\nterragrunt_version_constraint = \">= 0.50\"\n\
+            terraform_version_constraint = \"~> 1.5\"\ninputs = { terraform_version_constraint = \"no\" }\n";
+        let found = outline("terragrunt.hcl", text);
+        assert_eq!(found.terragrunt_version.as_deref(), Some(">= 0.50"));
+        assert_eq!(found.terraform_version.as_deref(), Some("~> 1.5"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend,
-    version, wait,
+    tools, version, wait,
 };
 
 #[derive(Parser, Debug)]
@@ -97,6 +97,8 @@ pub(crate) enum Command {
     Outputs(outputs::Options),
     /// Look at the state of a layer, and repair it
     State(state::Options),
+    /// List, install and remove the terraform, tofu and terragrunt that runs use
+    Tools(tools::Options),
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
@@ -142,6 +144,11 @@ pub(crate) struct Up {
     /// repository's credentials are used there. May be given several times
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,
+    #[command(flatten)]
+    pub downloads: tools::Downloads,
+    /// Where runs get providers from: a directory as `terraform providers mirror` fills it, or an https URL of a network mirror
+    #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
+    pub provider_mirror: Option<String>,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -177,6 +184,9 @@ pub(crate) struct Controller {
     /// Read repositories below one URL from another place, such as a mirror; may be given several times
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,
+    /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
+    #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
+    pub provider_mirror: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -392,6 +402,11 @@ pub(crate) struct Runner {
     pub attempt: u32,
     #[arg(long, env = "TERRANE_WORK_DIR")]
     pub work_dir: PathBuf,
+    /// The store of downloaded tools, where runners of this machine see one
+    #[arg(long, env = "TERRANE_TOOLS_DIR")]
+    pub tools_dir: Option<PathBuf>,
+    #[arg(long, env = "TERRANE_PROVIDER_MIRROR")]
+    pub provider_mirror: Option<String>,
     /// How long the tool may take to stop when the pod is told to
     #[arg(long, env = "TERRANE_GRACE_SECONDS")]
     pub grace_seconds: u64,

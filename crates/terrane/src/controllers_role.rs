@@ -46,3 +46,13 @@ impl ControllersRole {
         Ok(context.with_metrics(self.metrics.clone()))
     }
 }
+
+/// How a runner is told where to get providers from.
+pub(crate) fn provider_mirror(mirror: &str) -> (String, String) {
+    ("TERRANE_PROVIDER_MIRROR".to_owned(), mirror.to_owned())
+}
+
+/// How a runner is told where the store of tools is.
+pub(crate) fn tools_directory(directory: &std::path::Path) -> (String, String) {
+    ("TERRANE_TOOLS_DIR".to_owned(), directory.display().to_string())
+}

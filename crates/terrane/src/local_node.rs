@@ -21,6 +21,8 @@ pub(crate) struct Options<'a> {
     /// Records and logs of the node.
     pub(crate) state: &'a Path,
     pub(crate) images: &'a [ImageRoot],
+    /// Places that every pod may read.
+    pub(crate) readable: Vec<PathBuf>,
     pub(crate) schedule: Schedule,
     pub(crate) jobs: Jobs,
     pub(crate) admission: Admission,
@@ -55,6 +57,7 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
         shim: ShimCommand { program, args: vec!["shim".into()] },
         isolation: isolation.clone(),
         images,
+        readable: options.readable,
         schedule: options.schedule,
         jobs: options.jobs,
         admission: options.admission,

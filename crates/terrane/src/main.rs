@@ -8,6 +8,7 @@ mod environment;
 mod listening;
 mod local_node;
 mod signs;
+mod tool_service;
 mod up;
 
 use std::process::ExitCode;
@@ -98,6 +99,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Drift(options) => commands::drift::run(options).await,
         Command::Outputs(options) => commands::outputs::run(options).await.map(done),
         Command::State(options) => commands::state::run(options).await.map(done),
+        Command::Tools(options) => commands::tools::run(options).await.map(done),
         Command::Version(options) => commands::version::run(&options).map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),

@@ -9,5 +9,6 @@ pub mod fuzz;
 pub mod needs;
 pub mod objects;
 pub mod process;
+pub mod release;
 pub mod s3;
 pub mod tools;

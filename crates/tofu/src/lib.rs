@@ -1,5 +1,5 @@
-//! The tools, terraform and OpenTofu, alone or run by Terragrunt, as typed subprocesses: which one is wanted, what it says, what its plan means.
-//! Downloading tools does not happen here, and nothing here knows the datastore.
+//! The tools, terraform and OpenTofu, alone or run by Terragrunt, as typed subprocesses: which one is wanted, where it comes from,
+//! what it says, what its plan means. Nothing here knows the datastore.
 
 pub mod choice;
 pub mod diagnostics;
@@ -7,6 +7,8 @@ pub mod difference;
 pub mod plan;
 pub mod plan_file;
 pub mod process;
+pub mod signature;
+pub mod store;
 pub mod terragrunt;
 mod tool;
 pub mod versions;

@@ -101,6 +101,23 @@ impl Constraint {
         self.conditions.iter().all(|condition| condition.holds(version))
     }
 
+    /// The one version that can satisfy it, where a condition names it in full.
+    pub fn exact(&self) -> Option<&Version> {
+        let named = self.conditions.iter().find(|condition| {
+            condition.precision == 3
+                && match condition.operator {
+                    Operator::Equal => true,
+                    Operator::NotEqual
+                    | Operator::Greater
+                    | Operator::GreaterOrEqual
+                    | Operator::Less
+                    | Operator::LessOrEqual
+                    | Operator::Pessimistic => false,
+                }
+        });
+        named.map(|condition| &condition.version).filter(|version| self.is_satisfied_by(version))
+    }
+
     /// Both constraints at once.
     pub fn and(mut self, other: Self) -> Self {
         self.conditions.extend(other.conditions);
@@ -187,6 +204,22 @@ mod tests {
         {
             assert!(bad.parse::<Constraint>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn an_exact_version_is_known_without_a_list() {
+        for (constraint, exact) in [
+            ("1.9.8", Some("1.9.8")),
+            ("= v1.9.8", Some("1.9.8")),
+            ("1.9.8, >= 1.5", Some("1.9.8")),
+            ("1.9.8, < 1.5", None),
+            ("~> 1.9", None),
+            (">= 1.9.8", None),
+        ] {
+            let parsed: Constraint = constraint.parse().unwrap();
+            assert_eq!(parsed.exact().map(ToString::to_string).as_deref(), exact, "{constraint}");
+        }
+        assert_eq!(Constraint::default().exact(), None);
     }
 
     #[test]

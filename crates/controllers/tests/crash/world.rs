@@ -169,6 +169,7 @@ impl World {
             service_account: "default".to_owned(),
             datastore_url: "http://datastore".to_owned(),
             path: None,
+            environment: Vec::new(),
         });
         settings.poll_interval = DRIFT;
         settings.drift_interval = DRIFT;

@@ -41,6 +41,7 @@ pub fn settings() -> Settings {
         service_account: "default".into(),
         datastore_url: "http://127.0.0.1:1".into(),
         path: None,
+        environment: Vec::new(),
     })
 }
 

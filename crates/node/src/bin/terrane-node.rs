@@ -45,6 +45,7 @@ fn run(args: Vec<OsString>) -> Result<(), Box<dyn std::error::Error>> {
         name: name.into_string().map_err(|_| "the name of a node is text")?,
         shim: ShimCommand { program, args: vec!["shim".into()] },
         images: Images::new(vec![programs]),
+        readable: Vec::new(),
         schedule: Schedule::LeaveToScheduler,
         jobs: Jobs::LeaveToController,
         admission: Admission::Everything,

@@ -189,7 +189,13 @@ fn confinement(shared: &Shared, pod: &Pod, image: &Image, directory: &PodDirecto
         (Isolation::Users(_), Some(id)) => Confinement::User { id },
         (Isolation::Landlock, _) => {
             let root = (image.root != std::path::Path::new("/")).then(|| image.root.clone());
-            let programs = image.path.iter().cloned().chain(root).chain([shared.config.shim.program.clone()]);
+            let programs = image
+                .path
+                .iter()
+                .cloned()
+                .chain(root)
+                .chain([shared.config.shim.program.clone()])
+                .chain(shared.config.readable.iter().cloned());
             let private = [shared.config.state.as_path(), shared.config.pods.as_path()];
             let mut read = readable(programs, &private);
             read.push(directory.path.clone());

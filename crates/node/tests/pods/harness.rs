@@ -79,6 +79,7 @@ impl Harness {
             state,
             shim: ShimCommand { program, args: vec!["shim".into()] },
             images: Images::new(vec![]).with("example.org/tool", Image::default()),
+            readable: Vec::new(),
             schedule: Schedule::LeaveToScheduler,
             jobs: Jobs::LeaveToController,
             admission: Admission::Everything,

@@ -179,6 +179,8 @@ impl World {
             attempt: 1,
             work_dir: self.dir.path().join("work"),
             search_path: std::env::split_paths(&path).chain([tools()]).collect(),
+            tools: None,
+            provider_mirror: None,
             environment: Vec::new(),
             secrets: Vec::new(),
             grace: Duration::from_secs(60),
@@ -391,7 +393,11 @@ async fn mistakes_in_the_code_are_told_with_their_place() {
     };
     let missing = world.run(future).await;
     assert_eq!(missing.reason, Reason::ToolMissing);
-    assert!(missing.message.contains(">= 99 (asked for by the layer)"), "{}", missing.message);
+    assert!(
+        missing.message.contains(">= 99 (asked for by the layer or its repository)"),
+        "{}",
+        missing.message
+    );
     assert!(missing.message.contains("installed: "), "{}", missing.message);
 }
 

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Controller;
-use crate::controllers_role::ControllersRole;
+use crate::controllers_role::{ControllersRole, provider_mirror};
 use crate::environment;
 use crate::signs::{self, Duty};
 
@@ -71,6 +71,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         service_account: options.runner_service_account.clone(),
         datastore_url: options.datastore_url.clone(),
         path: None,
+        environment: options.provider_mirror.iter().map(|mirror| provider_mirror(mirror)).collect(),
     });
     settings.max_runner_pods = options.max_runner_pods;
     Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })

@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::keys;
-use crate::{environment, signs};
+use super::tools::Downloads;
+use crate::{environment, signs, tool_service};
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_value_name = "keys")]
@@ -27,6 +28,11 @@ pub(crate) struct Options {
     behind_tls: bool,
     #[command(flatten)]
     kept: Kept,
+    /// Where tools are kept that runners ask for and their image does not have
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/tools")]
+    tools: PathBuf,
+    #[command(flatten)]
+    downloads: Downloads,
 }
 
 /// Where everything is that a datastore keeps.
@@ -78,8 +84,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let keys = Keyring::load_or_create(&options.kept.keys)
         .with_context(|| format!("open the keys in {}", options.kept.keys.display()))?;
     let reviewer = Arc::new(KubeReviewer::new(client.clone()));
+    let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
+    let (store, source) = tool_service::open(&options.tools, &options.downloads, default_keys)?;
+    let tools = tool_service::router(store, source, reviewer.clone());
     let parts = datastore::service::Options { objects: Arc::clone(&objects), keys, reviewer };
-    let service = router(parts).merge(signs::datastore_router(client, place.clone(), objects));
+    let service = router(parts).merge(tools).merge(signs::datastore_router(client, place.clone(), objects));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("listen on {address}; if something else does already, choose another address with --listen")
     })?;

@@ -27,6 +27,7 @@ mod service;
 pub(crate) mod state;
 pub(crate) mod suspend;
 pub(crate) mod sync;
+pub(crate) mod tools;
 pub(crate) mod version;
 pub(crate) mod wait;
 mod watching;

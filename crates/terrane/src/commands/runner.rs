@@ -26,6 +26,8 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         attempt: options.attempt,
         work_dir: options.work_dir,
         search_path: std::env::split_paths(&path).collect(),
+        tools: options.tools_dir,
+        provider_mirror: options.provider_mirror,
         environment,
         secrets: Vec::new(),
         grace: Duration::from_secs(options.grace_seconds),

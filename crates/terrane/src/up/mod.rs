@@ -10,6 +10,7 @@ mod rights;
 mod runner_address;
 mod stop;
 mod token;
+mod tools;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
+use node::isolation::Isolation;
 use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -53,17 +55,22 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     rights::install(&administrator).await?;
     let for_runners = runner_address::listen(&data, &node_state).await?;
 
+    let tools = tools::Places::find(&options, &data, &Isolation::detect(&node_state))?;
     let node = local_node::open(local_node::Options {
         name: None,
         state: &node_state,
         images: &options.images,
+        readable: tools.readable(),
         schedule: node::config::Schedule::BindUnscheduled,
         jobs: node::config::Jobs::Control,
         admission: node::config::Admission::Everything,
         max_pods: node::config::DEFAULT_MAX_PODS,
     })?;
     let node_client = server.client(Identity::system());
-    let service = http_service(&options, &data, server.client(rights::datastore())).await?;
+    let reviewer = Arc::new(KubeReviewer::new(server.client(rights::datastore())));
+    let service = http_service(&options, &data, reviewer.clone())
+        .await?
+        .merge(tools.service(&options, &data, reviewer)?);
     let token_file = data.join("controller-token");
     let tokens = [
         token::Kept { account: api::CONTROLLER_ACCOUNT, file: token_file.clone() },
@@ -71,7 +78,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     ];
     token::renew(&administrator, &tokens).await?;
     let context =
-        controllers(&options, &data, &for_runners, server.client(rights::controller()), &token_file)?;
+        controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let election = Election::new(context.client.clone(), "terrane-up", TERMS);
     let signs = signs::router(context.signs(election.leadership(), Duty::MustLead));
@@ -163,14 +170,13 @@ async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Resu
     Ok(Server::start(server).await?)
 }
 
-async fn http_service(options: &Up, data: &Path, client: kube::Client) -> anyhow::Result<Router> {
+async fn http_service(options: &Up, data: &Path, reviewer: Arc<KubeReviewer>) -> anyhow::Result<Router> {
     let place = match &options.store {
         Some(bucket) => Place::Bucket(bucket.clone()),
         None => Place::Directory(data.join("artefacts")),
     };
     let objects = place.open(environment::texts()).await.context("open the artefacts")?;
     let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
-    let reviewer = Arc::new(KubeReviewer::new(client));
     Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
 }
 
@@ -181,6 +187,7 @@ async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
 fn controllers(
     options: &Up,
     data: &Path,
+    tools: &tools::Places,
     for_runners: &TcpListener,
     client: kube::Client,
     token_file: &Path,
@@ -202,6 +209,7 @@ fn controllers(
         service_account: "default".to_owned(),
         datastore_url,
         path: None,
+        environment: tools.environment(),
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })

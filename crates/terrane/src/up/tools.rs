@@ -1,0 +1,78 @@
+//! Where the runners of this machine find tools and providers: the store that `terrane up` keeps for them, and the administrator's
+//! mirror. Both are outside of every pod's reach to write.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use axum::Router;
+use datastore::service::Reviewer;
+use node::isolation::Isolation;
+
+use crate::arguments::Up;
+use crate::commands::tools::{default_keys, store_directory};
+use crate::controllers_role::{provider_mirror, tools_directory};
+use crate::tool_service;
+
+#[derive(Debug)]
+pub(super) struct Places {
+    store: PathBuf,
+    providers: Option<String>,
+}
+
+impl Places {
+    pub(super) fn find(options: &Up, data: &Path, isolation: &Isolation) -> anyhow::Result<Self> {
+        let providers = options.provider_mirror.as_deref().map(|mirror| checked(mirror, isolation));
+        Ok(Self { store: store_directory(data, isolation), providers: providers.transpose()? })
+    }
+
+    /// What pods that are confined by path must be shown.
+    pub(super) fn readable(&self) -> Vec<PathBuf> {
+        let mirror = self.providers.iter().filter(|mirror| !is_url(mirror)).map(PathBuf::from);
+        std::iter::once(self.store.clone()).chain(mirror).collect()
+    }
+
+    /// What runners are told.
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
+        let mirror = self.providers.iter().map(|mirror| provider_mirror(mirror));
+        std::iter::once(tools_directory(&self.store)).chain(mirror).collect()
+    }
+
+    pub(super) fn service(
+        &self,
+        options: &Up,
+        data: &Path,
+        reviewer: Arc<dyn Reviewer>,
+    ) -> anyhow::Result<Router> {
+        let (store, source) = tool_service::open(&self.store, &options.downloads, &default_keys(data))?;
+        Ok(tool_service::router(store, source, reviewer))
+    }
+}
+
+fn is_url(mirror: &str) -> bool {
+    mirror.starts_with("https://")
+}
+
+/// Said at start rather than by every run.
+fn checked(mirror: &str, isolation: &Isolation) -> anyhow::Result<String> {
+    if is_url(mirror) {
+        return Ok(mirror.to_owned());
+    }
+    let directory = std::path::absolute(mirror).with_context(|| format!("find {mirror}"))?;
+    if !directory.is_dir() {
+        bail!(
+            "--provider-mirror {mirror} is neither a directory of this machine nor an https URL; the tools accept no other"
+        );
+    }
+    let reachable = node::config::others_can_reach(&directory)
+        .with_context(|| format!("--provider-mirror {mirror}: look who may enter it"))?;
+    match isolation {
+        Isolation::Users(_) if !reachable => bail!(
+            "--provider-mirror {mirror}: pods have users of their own here, and others may not enter that directory; \
+             let them, or choose another"
+        ),
+        Isolation::Users(_) | Isolation::Landlock | Isolation::None { .. } => {
+            Ok(directory.display().to_string())
+        }
+    }
+}
