@@ -22,7 +22,7 @@ const LONGEST: [&str; 6] = ["crash", "machine", "real", "kubectl", "doors", "run
 const USAGE: &str = "\
 Usage: cargo suite [PROGRAM...]
 
-Builds every test program of the workspace and runs them, one for each core at a time (SUITE_JOBS for another number).
+Builds every test program of the workspace and runs them, one for each core at a time.
 With names, such as `crash` or `doors`, it runs only those. `cargo test` works as well, one program after another.";
 
 /// One test program, or the examples in the documentation of all crates.
@@ -64,7 +64,8 @@ fn main() -> Result<()> {
         LONGEST.iter().position(|name| *name == program.target).unwrap_or(LONGEST.len())
     });
     let outputs = tempdir()?;
-    let ended = run_all(programs, jobs()?, &outputs)?;
+    let jobs = thread::available_parallelism().map_or(2, NonZero::get);
+    let ended = run_all(programs, jobs, &outputs)?;
     let failed: Vec<&str> =
         ended.iter().filter(|program| !program.passed).map(|program| program.name.as_str()).collect();
     let tests: usize = ended.iter().map(|program| program.tests).sum();
@@ -80,15 +81,6 @@ fn main() -> Result<()> {
         failed.join(", "),
         outputs.display()
     )
-}
-
-/// How many programs run at the same time.
-fn jobs() -> Result<usize> {
-    match std::env::var("SUITE_JOBS") {
-        Ok(jobs) => jobs.parse().with_context(|| format!("SUITE_JOBS={jobs:?} is not a number")),
-        Err(_) => Ok(thread::available_parallelism().map_or(2, NonZero::get)),
-    }
-    .map(|jobs: usize| jobs.max(1))
 }
 
 /// Builds every test program and says where each is.

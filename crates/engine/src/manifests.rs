@@ -158,6 +158,7 @@ mod tests {
                 service_account: "default".to_owned(),
                 datastore_url: "https://datastore".to_owned(),
                 path: None,
+                environment: Vec::new(),
             };
             let pod = runner_pod(&run, "infra", 0, &settings).unwrap();
             let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();

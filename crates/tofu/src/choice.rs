@@ -368,7 +368,8 @@ mod tests {
             assert_eq!(wanted.tool.map(Program::from), *program, "{files:?}");
             assert_eq!(wanted.constraint.to_string(), *constraint, "{files:?}");
         }
-        let terragrunt: &[(&[(&str, &str)], Option<&str>, &str)] = &[
+        type Files = &'static [(&'static str, &'static str)];
+        let terragrunt: &[(Files, Option<&str>, &str)] = &[
             (&[], None, "any version"),
             (&[], Some("1.0.0"), "1.0.0"),
             (&[(".terragrunt-version", "0.50.1")], None, "0.50.1"),
