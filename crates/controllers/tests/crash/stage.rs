@@ -196,8 +196,9 @@ impl Stage {
     }
 
     fn base(&mut self, description: &Description) -> Base {
-        let truth = self.truths.entry(place(description).to_string()).or_default();
-        Base { lineage: description.state.short().to_owned(), serial: truth.serial }
+        let place = place(description);
+        let truth = self.truths.entry(place.to_string()).or_default();
+        Base { lineage: place.short().to_owned(), serial: truth.serial }
     }
 
     fn verdict(&self, at: usize) -> Verdict {
