@@ -41,7 +41,7 @@ struct Program {
 struct Ended {
     name: String,
     passed: bool,
-    tests: usize,
+    tests: Tests,
     took: Duration,
     output: PathBuf,
 }
@@ -68,10 +68,11 @@ fn main() -> Result<()> {
     let ended = run_all(programs, jobs, &outputs)?;
     let failed: Vec<&str> =
         ended.iter().filter(|program| !program.passed).map(|program| program.name.as_str()).collect();
-    let tests: usize = ended.iter().map(|program| program.tests).sum();
+    let tests = ended.iter().map(|program| program.tests).fold(Tests::default(), Tests::and);
+    println!("{} passed, {} failed", tests.passed, tests.failed);
     if failed.is_empty() {
         fs::remove_dir_all(&outputs).context("removing what the programs printed")?;
-        println!("all {tests} tests in {} programs passed, {} in all", ended.len(), seconds(start.elapsed()));
+        println!("{} programs, {} in all", ended.len(), seconds(start.elapsed()));
         return Ok(());
     }
     bail!(
@@ -179,24 +180,42 @@ fn run_one(program: &Program, outputs: &Path) -> Result<Ended> {
         .status()
         .with_context(|| format!("starting {}", program.name))?;
     let printed = fs::read(&output).with_context(|| format!("reading {}", output.display()))?;
-    let tests = passed_tests(&String::from_utf8_lossy(&printed));
+    let tests = Tests::told(&String::from_utf8_lossy(&printed));
     Ok(Ended { name: program.name.clone(), passed: status.success(), tests, took: start.elapsed(), output })
 }
 
-/// The sum over all lines like `test result: ok. 12 passed; 0 failed; …`.
-fn passed_tests(printed: &str) -> usize {
-    printed
-        .lines()
-        .filter_map(|line| line.strip_prefix("test result: "))
-        .filter_map(|line| line.split_once(". ")?.1.split_once(" passed")?.0.parse::<usize>().ok())
-        .sum()
+/// How many tests a program told of.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Tests {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tests {
+    /// The sum over all lines like `test result: ok. 12 passed; 0 failed; …`.
+    fn told(printed: &str) -> Self {
+        let results = printed.lines().filter_map(|line| line.strip_prefix("test result: ")?.split_once(". "));
+        results
+            .map(|(_, counts)| Self { passed: count(counts, "passed"), failed: count(counts, "failed") })
+            .fold(Self::default(), Self::and)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+    }
+}
+
+/// The number before a word in `12 passed; 0 failed; …`.
+fn count(counts: &str, word: &str) -> usize {
+    let number = |part: &str| part.trim().strip_suffix(word)?.trim().parse().ok();
+    counts.split(';').find_map(number).unwrap_or(0)
 }
 
 fn tell(ended: &Ended, count: usize, total: usize) -> Result<()> {
     let Ended { name, passed, tests, took, output } = ended;
     if *passed {
-        if *tests > 0 {
-            println!("[{count}/{total}] {name}: {tests} passed in {}", seconds(*took));
+        if tests.passed > 0 {
+            println!("[{count}/{total}] {name}: {} passed in {}", tests.passed, seconds(*took));
         }
         return Ok(());
     }
@@ -217,10 +236,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn passed_tests_are_counted_over_all_results() {
+    fn tests_are_counted_over_all_results() {
         let printed = "running 2 tests\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\
                        test result: FAILED. 3 passed; 1 failed; 0 ignored\ntest result: what\n";
-        assert_eq!(passed_tests(printed), 5);
+        assert_eq!(Tests::told(printed), Tests { passed: 5, failed: 1 });
     }
 
     #[test]
@@ -253,7 +272,7 @@ mod tests {
         let mut ended = run_all(vec![good, bad], 2, &outputs).unwrap();
         ended.sort_by(|a, b| a.name.cmp(&b.name));
         let told: Vec<_> =
-            ended.iter().map(|ended| (ended.name.as_str(), ended.passed, ended.tests)).collect();
+            ended.iter().map(|ended| (ended.name.as_str(), ended.passed, ended.tests.passed)).collect();
         assert_eq!(told, [("bad", false, 0), ("good", true, 4)]);
         assert_eq!(fs::read_to_string(outputs.join("bad.log")).unwrap(), "why\n");
         fs::remove_dir_all(outputs).unwrap();

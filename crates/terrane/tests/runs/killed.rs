@@ -134,7 +134,9 @@ impl Busy {
         for name in LAYERS {
             let layer = json!({
                 "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
-                "spec": { "repository": { "name": "busy" }, "branch": "main", "path": name, "remediationStrategy": { "autoApply": true } },
+                "spec": { "repository": { "name": "busy" }, "branch": "main", "path": name, "remediationStrategy": { "autoApply": true },
+                    // Every run stays, or one would be forgotten while the test reads its log.
+                    "runHistoryPolicy": { "runs": 100 } },
             });
             layers.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
         }
