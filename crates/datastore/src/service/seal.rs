@@ -5,9 +5,8 @@
 //! every chunk are the header and the object's key, so an object cannot be put in the place of another. Chunk 0 holds
 //! the sha256 of the content, which makes "is this the same?" answerable without reading it all.
 
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
-use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use rand::TryRngCore;
+use sealing::{NONCE_SIZE, TAG_SIZE};
 
 use super::keyring::{KeyId, Keyring};
 use crate::key::Key;
@@ -16,7 +15,6 @@ const MAGIC: &[u8; 4] = b"TRN1";
 const TENANT_SIZE: usize = 64;
 const PREFIX_SIZE: usize = 19;
 const HEADER_SIZE: usize = MAGIC.len() + size_of::<KeyId>() + TENANT_SIZE + PREFIX_SIZE;
-const TAG_SIZE: usize = 16;
 const DIGEST_SIZE: usize = 32;
 /// What stands before the content.
 const PREAMBLE_SIZE: usize = HEADER_SIZE + DIGEST_SIZE + TAG_SIZE;
@@ -47,7 +45,7 @@ pub enum Error {
 }
 
 struct Cipher {
-    cipher: XChaCha20Poly1305,
+    cipher: sealing::Cipher,
     prefix: [u8; PREFIX_SIZE],
     associated: Vec<u8>,
     counter: u32,
@@ -66,35 +64,35 @@ impl Cipher {
             associated.extend_from_slice(&u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
             associated.extend_from_slice(field.as_bytes());
         }
-        Self { cipher: XChaCha20Poly1305::new(key.into()), prefix, associated, counter: 0 }
+        Self { cipher: sealing::Cipher::new(key), prefix, associated, counter: 0 }
     }
 
-    fn next_nonce(&mut self, position: Position) -> Result<XNonce, Error> {
+    fn next_nonce(&mut self, position: Position) -> Result<[u8; NONCE_SIZE], Error> {
         let counter = self.counter;
         self.counter = counter.checked_add(1).ok_or(Error::TooLarge)?;
         let flag = match position {
             Position::Inner => 0,
             Position::Last => 1,
         };
-        let mut nonce = [0u8; 24];
+        let mut nonce = [0u8; NONCE_SIZE];
         let parts = self.prefix.into_iter().chain(counter.to_be_bytes()).chain([flag]);
         for (to, from) in nonce.iter_mut().zip(parts) {
             *to = from;
         }
-        Ok(nonce.into())
+        Ok(nonce)
     }
 
     fn seal(&mut self, content: &[u8], position: Position, out: &mut Vec<u8>) -> Result<(), Error> {
         let nonce = self.next_nonce(position)?;
-        let payload = Payload { msg: content, aad: &self.associated };
-        out.extend_from_slice(&self.cipher.encrypt(&nonce, payload).map_err(|_| Error::TooLarge)?);
+        let sealed = self.cipher.seal(&nonce, content, &self.associated).map_err(|_| Error::TooLarge)?;
+        out.extend_from_slice(&sealed);
         Ok(())
     }
 
     fn open(&mut self, sealed: &[u8], position: Position, out: &mut Vec<u8>) -> Result<(), Error> {
         let nonce = self.next_nonce(position)?;
-        let payload = Payload { msg: sealed, aad: &self.associated };
-        out.extend_from_slice(&self.cipher.decrypt(&nonce, payload).map_err(|_| Error::Damaged)?);
+        let content = self.cipher.open(&nonce, sealed, &self.associated).map_err(|_| Error::Damaged)?;
+        out.extend_from_slice(&content);
         Ok(())
     }
 }
