@@ -1,14 +1,14 @@
 //! Writes a container's output as lines of the container runtimes' own log format, in segments of bounded size.
 //!
-//! `2026-11-15T22:05:21.000000001Z stdout F text`; the tag is `P` where a line was longer than one record. Reading
-//! is the matter of [`crate::logs`].
+//! `2026-11-15T22:05:21.000000001Z stdout F text`; the tag is `P` where a line was longer than one record. No two records
+//! have the same time. Reading is the matter of [`crate::logs`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::logs::{Stream, segment_name};
 use crate::records::LogLimits;
@@ -26,6 +26,7 @@ pub(super) struct Writer {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     lost: u64,
+    last: Timestamp,
 }
 
 impl Writer {
@@ -39,6 +40,7 @@ impl Writer {
             stdout: Vec::new(),
             stderr: Vec::new(),
             lost: 0,
+            last: Timestamp::MIN,
         }
     }
 
@@ -101,8 +103,17 @@ impl Writer {
         }
     }
 
+    /// Lines that were read at once, or after the clock was set back, still have an order: who asks for the log since the last line
+    /// that they saw gets no other line again.
+    fn time_of_its_own(&mut self, now: Timestamp) -> Timestamp {
+        let next = self.last.checked_add(SignedDuration::from_nanos(1)).unwrap_or(Timestamp::MAX);
+        self.last = now.max(next);
+        self.last
+    }
+
     fn append(&mut self, stream: Stream, tag: &str, text: &[u8], now: Timestamp) -> io::Result<()> {
-        let mut record = format!("{now:.9} {} {tag} ", stream.name()).into_bytes();
+        let time = self.time_of_its_own(now);
+        let mut record = format!("{time:.9} {} {tag} ", stream.name()).into_bytes();
         record.extend_from_slice(text);
         record.push(b'\n');
         let size = record.len() as u64;
@@ -158,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_joined_across_reads_and_streams_do_not_mix() {
+    fn lines_are_joined_across_reads_have_times_of_their_own_and_streams_do_not_mix() {
         let directory = tempfile::tempdir().unwrap();
         let now: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
         let mut writer = Writer::new(directory.path(), LogLimits::default());
@@ -170,10 +181,10 @@ mod tests {
             written(directory.path()),
             [
                 "2026-01-02T03:04:05.600000000Z stdout F one",
-                "2026-01-02T03:04:05.600000000Z stderr F warning",
-                "2026-01-02T03:04:05.600000000Z stdout F two",
-                "2026-01-02T03:04:05.600000000Z stdout F ",
-                "2026-01-02T03:04:05.600000000Z stdout P open",
+                "2026-01-02T03:04:05.600000001Z stderr F warning",
+                "2026-01-02T03:04:05.600000002Z stdout F two",
+                "2026-01-02T03:04:05.600000003Z stdout F ",
+                "2026-01-02T03:04:05.600000004Z stdout P open",
             ]
         );
     }
