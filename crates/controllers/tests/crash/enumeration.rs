@@ -2,8 +2,8 @@
 //!
 //! **A write** meets the death of its sender before it and after it, the loss of its answer, a conflict, and one other refusal:
 //! those take turns, by the kind of request, because to the controllers they differ in the time until the next try at most. A write
-//! that carries no version of what it changes (a creation, an artefact) is also repeated; one that does is refused the second time,
-//! as S16 and S4 have it for each request. In the simplest workload each write is repeated, and meets each refusal.
+//! that carries no version of what it changes (a creation, an artefact) is also repeated; one that does (S16 looks at each) no longer
+//! matches the second time. In the simplest workload each write is repeated, and meets each refusal.
 //!
 //! **A read of the datastore** meets the two refusals alone: it changes nothing, so dying at it is dying after the write before it,
 //! and a lost answer is a broken connection.

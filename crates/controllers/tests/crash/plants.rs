@@ -1,8 +1,9 @@
-//! Five bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
+//! Six bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
 //! proves nothing.
 
 use std::sync::{Arc, Mutex};
 
+use engine::leader::LEASE;
 use http::StatusCode;
 use serde_json::Value;
 use testkit::faults::{Fault, Passing, Refusal, Seam, Site, Tamper};
@@ -143,4 +144,31 @@ impl Tamper for FenceUnchecked {
 fn a_fence_that_is_not_checked_is_caught() {
     let found = caught(HAUNTED, "runner", Arc::new(FenceUnchecked), None);
     assert!(found.contains("S1b:"), "{found}");
+}
+
+/// A candidate takes the Lease of a leader that is at work.
+#[derive(Debug, Default)]
+struct Usurper(Mutex<Option<()>>);
+
+impl Tamper for Usurper {
+    fn before(&self, passing: &Passing) -> Vec<Passing> {
+        let looks = passing.verb == "GET" && passing.path.ends_with(LEASE);
+        if !looks || self.0.lock().unwrap().replace(()).is_some() {
+            return Vec::new();
+        }
+        let lease = serde_json::json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": LEASE },
+            "spec": { "holderIdentity": "rival", "leaseTransitions": 7 },
+        });
+        let mut headers = passing.headers.clone();
+        headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        let body = lease.to_string().into_bytes();
+        vec![Passing { verb: "PUT".to_owned(), path: passing.path.clone(), headers, body }]
+    }
+}
+
+#[test]
+fn a_lease_taken_from_a_leader_at_work_is_caught() {
+    let found = caught(named("two leaders"), "rival", Arc::new(Usurper::default()), None);
+    assert!(found.contains("L8: controllers"), "{found}");
 }
