@@ -15,6 +15,8 @@ mod retention;
 mod runs;
 mod status;
 
+use std::collections::BTreeMap;
+
 use api::layer::LayerState;
 use api::run::{Trigger, TriggerKind};
 use api::text::{CommitId, Sha256, Workspace};
@@ -26,7 +28,9 @@ use jiff::Timestamp;
 
 use crate::{Read, Settings, Wake, names};
 use history::History;
+pub use history::is_terminal;
 use need::{Need, Standing, Step, hold, unknown};
+pub use policy::bytes_kept;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
 
@@ -39,6 +43,9 @@ pub struct Observed<'a> {
     /// The runs of this incarnation of the layer.
     pub runs: &'a [TerraformRun],
     pub approvals: &'a [TerraformApproval],
+    /// What finished runs take in the datastore, by their uid. A run that is not among them was not measured, and is not forgotten for
+    /// its size.
+    pub sizes: &'a BTreeMap<String, u64>,
     pub settings: &'a Settings,
 }
 
