@@ -15,6 +15,7 @@ use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::missing::missing;
 use super::queue::{self, Queues};
 use crate::arguments::{Get, Kind, Output};
 
@@ -60,11 +61,10 @@ where
                 .get_opt(name)
                 .await
                 .with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?;
-            let kind = K::kind(&()).to_lowercase();
-            let kind = kind.trim_start_matches("terraform");
-            vec![found.with_context(|| {
-                format!("there is no {kind} {namespace}/{name}; list them without a name, or choose a namespace with -n")
-            })?]
+            match found {
+                Some(object) => vec![object],
+                None => return Err(missing(&api, &namespace, &K::kind(&()), name).await),
+            }
         }
         None => {
             let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };

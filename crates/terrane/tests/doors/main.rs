@@ -106,7 +106,8 @@ fn deciding(doors: &Doors) {
     doors.run(&["plan", "database", PATIENTLY]).with_code(2);
     doors.run(&["apply", "database", "--plan", "none"]).with_code(1).complains("look at it again");
     let applied = doors.run(&["apply", "database", "--timeout=180s"]).with_code(0);
-    applied.says("Apply complete! Resources: 3 added").says("database: ");
+    let applied = applied.says("Apply complete! Resources: 3 added").says("database: applied at ");
+    assert_eq!(applied.out.matches("Apply complete!").count(), 1, "{}", applied.out);
     doors.run(&["wait", "database", "--for=condition=Ready", PATIENTLY]).with_code(0);
     doors
         .run(&["wait", "database", "--for=condition=Nope", "--timeout=1s"])
