@@ -58,3 +58,80 @@ async fn measure(run: &str, datastore: &datastore::Client) -> Option<u64> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use datastore::client::TokenSource;
+    use datastore::service::{Keyring, Options, router};
+    use datastore::{Artefact, Attempt};
+    use serde_json::{Value, json};
+    use testkit::callers::ByName;
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(kind: &str, uid: &str, spec: Value, state: &str) -> K {
+        let (version, metadata) = ("terrane.dev/v1alpha1", json!({ "name": uid, "uid": uid }));
+        let status = json!({ "state": state });
+        let object = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec, "status": status });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn run(uid: &str, state: &str) -> TerraformRun {
+        let spec = json!({
+            "layer": { "name": "db", "uid": "layer-1", "revision": "a".repeat(40) }, "action": "plan",
+            "state": "b".repeat(64), "trigger": { "kind": "commit", "reason": "new commit" },
+        });
+        object("TerraformRun", uid, spec, state)
+    }
+
+    #[tokio::test]
+    async fn finished_runs_are_measured_once_and_those_at_work_not_at_all() {
+        let place = tempfile::tempdir().unwrap();
+        let service = router(Options {
+            objects: Arc::new(object_store::memory::InMemory::new()),
+            keys: Keyring::load_or_create(place.path()).unwrap(),
+            reviewer: Arc::new(ByName),
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let mut serving = tokio::task::JoinSet::new();
+        serving.spawn(async move { axum::serve(listener, service).await });
+        let datastore =
+            datastore::Client::new(&base, TokenSource::Fixed("controller".to_owned().into())).unwrap();
+        for uid in ["run-1", "run-2"] {
+            let description = json!({
+                "namespace": "default", "layer": "db", "layerUid": "layer-1", "run": uid, "runUid": uid, "attempt": 0, "fence": 0,
+                "action": "plan", "revision": "a".repeat(40), "bundle": "c".repeat(64), "path": "db", "workspace": "default",
+                "state": "b".repeat(64),
+            });
+            let attempt = Attempt::new(uid, 0).unwrap();
+            let spec = description.to_string().into();
+            datastore.artefact_put(&attempt, Artefact::Spec, spec).await.unwrap();
+            datastore.artefact_put(&attempt, Artefact::Plan, vec![0; 1000].into()).await.unwrap();
+        }
+        let spec = json!({ "repository": { "name": "code" }, "branch": "main", "path": "db" });
+        let layer: TerraformLayer = object("TerraformLayer", "layer-1", spec, "Idle");
+        let runs = [run("run-1", "Succeeded"), run("run-2", "Running")];
+        let sizes = Sizes::default();
+        let first = sizes.observe(&layer, &runs, &datastore).await;
+        assert_eq!(first.keys().collect::<Vec<_>>(), ["run-1"]);
+        assert!(first.values().all(|size| *size > 1000), "{first:?}");
+
+        datastore.run_delete(&RunUid::new("run-1").unwrap()).await.unwrap();
+        assert_eq!(sizes.observe(&layer, &runs, &datastore).await, first, "nobody asked again");
+        sizes.forget(&layer);
+        let anew = sizes.observe(&layer, &runs, &datastore).await;
+        assert_eq!(anew.into_iter().collect::<Vec<_>>(), [("run-1".to_owned(), 0)]);
+
+        serving.shutdown().await;
+        sizes.forget(&layer);
+        let impatient = datastore.with_patience(std::time::Duration::ZERO);
+        assert!(
+            sizes.observe(&layer, &runs, &impatient).await.is_empty(),
+            "what cannot be measured is left out"
+        );
+    }
+}

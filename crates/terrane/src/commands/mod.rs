@@ -11,6 +11,7 @@ pub(crate) mod diff;
 pub(crate) mod drift;
 pub(crate) mod events;
 mod find;
+mod fitting;
 pub(crate) mod get;
 pub(crate) mod history;
 mod keys;

@@ -304,7 +304,8 @@ async fn gone(doors: &Doors) {
     doors.run(&["wait", "app", "--for=delete", PATIENTLY]).with_code(0);
     // Its runs go a moment after it.
     until("the audit speaks for the runs", || {
-        let told = doors.run(&["history", "app"]).with_code(0).complains("layer default/app is gone");
+        let told =
+            doors.run(&["history", "app", "-o", "wide"]).with_code(0).complains("layer default/app is gone");
         std::future::ready(told.out.contains("autoApply is on; its run is no longer kept").then_some(()))
     })
     .await;
