@@ -220,7 +220,7 @@ pub struct TerraformLayerStatus {
     /// The reason for the state, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What the last plan would change, as Burrito writes it.
+    /// What the last plan would change, as Burrito writes it, or what was changed by it once it is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_result: Option<String>,
     /// When the layer is looked at again without anything having changed.

@@ -59,7 +59,7 @@ pub(crate) async fn unlock(
 }
 
 impl Service {
-    /// Who may change this state now, in words: a run that has not ended, or a pod of one that was deleted.
+    /// Who may change this state now, in words: a run that has not ended, or a pod of one that is gone.
     async fn worker(&self, namespace: &str, state: &api::text::Sha256) -> Result<Option<String>, Refusal> {
         if let Some(run) = self.mutating_run(namespace, state).await? {
             return Ok(Some(format!("run {namespace}/{run}")));
@@ -77,7 +77,7 @@ impl Service {
             .await
             .map_err(|error| Refusal::api("list the pods of a run", &error))?;
         let working = pods.items.iter().find(|pod| can_still_work(pod));
-        Ok(working.map(|pod| format!("pod {namespace}/{} of a run that was deleted", pod.name_any())))
+        Ok(working.map(|pod| format!("pod {namespace}/{} of the run that took it", pod.name_any())))
     }
 
     /// A run that may change this state now. O(runs of the namespace).

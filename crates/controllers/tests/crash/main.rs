@@ -10,7 +10,9 @@ mod plants;
 mod stage;
 mod workloads;
 mod world;
+mod writes;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -32,6 +34,8 @@ pub struct Outcome {
     complaints: Vec<String>,
     /// The requests at which something may go wrong.
     sites: Vec<Site>,
+    /// The answered writes of the controllers to the API until the world came to rest, by verb and target; what they tell aside.
+    written: BTreeMap<(String, String), usize>,
     fired: bool,
 }
 
@@ -77,6 +81,7 @@ async fn live(trial: &Trial) -> Outcome {
 async fn to_rest(trial: &Trial, world: &mut World, outcome: &mut Outcome) -> anyhow::Result<()> {
     world.run(trial.workload.acts).await?;
     outcome.sites = sites(&world.faults);
+    outcome.written = writes::counted(&world.faults, trial.workload.processes);
     expect(trial, world).await?;
     let before = world.faults.recorded();
     let intervals = if trial.fault.is_none() { 3 } else { 1 };

@@ -10,7 +10,7 @@ use super::history::{History, finished_at, has_succeeded, is_terminal};
 use super::{Gone, Observed, Read, policy};
 use crate::{Wake, later};
 
-/// The run controller lets a run's pod and lock go right after its result is recorded, and needs the run for that.
+/// The run controller lets a run's pod go right after its result is recorded, and needs the run for that.
 const SETTLED: Duration = Duration::from_secs(10);
 /// Runs deleted in one round; the next comes with the news of these.
 const AT_ONCE: usize = 20;

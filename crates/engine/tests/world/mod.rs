@@ -113,8 +113,21 @@ impl World {
         })
     }
 
-    /// Does what the decision says, as the API would: a run whose name exists is not made twice.
+    /// Does what the decision says, as the API would: a run whose name exists is not made twice. What is said before a run is made
+    /// is what is said once it is there, but for the wish of a person, which is acted on only then.
     pub fn step(&mut self) -> layer::Decision {
+        let made = self.made;
+        let decision = self.take_step();
+        if self.made > made {
+            let next = self.decide().status;
+            let wishes = |status: &TerraformLayerStatus| (status.last_sync.clone(), status.last_look.clone());
+            let same = wishes(&next) != wishes(&decision.status) || next == decision.status;
+            assert!(same, "a run is told of once: {:#?} and then {next:#?}", decision.status);
+        }
+        decision
+    }
+
+    fn take_step(&mut self) -> layer::Decision {
         let decision = self.decide();
         self.layer.status = Some(decision.status.clone());
         for effect in &decision.effects {
