@@ -8,6 +8,7 @@ mod environment;
 mod listening;
 mod local_node;
 mod signs;
+mod source_limits;
 mod tool_service;
 mod up;
 
