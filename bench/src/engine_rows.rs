@@ -18,6 +18,7 @@ use crate::product::{
     Code, Finishing, GROUP, LAYERS, Product, RUNS, Remediation, follow, json_body, layer, layer_path, text,
 };
 use crate::report::{Outcome, Row};
+use crate::{relevance_row, state_rows};
 
 /// How much is done.
 #[derive(Debug, Clone)]
@@ -31,16 +32,28 @@ pub struct Scale {
     pub settled: usize,
     /// Layers whose memory is read.
     pub idle: usize,
+    /// Layers that follow the branch of a commit.
+    pub followers: usize,
+    /// Changes of a state, of which the middle one counts.
+    pub writes: usize,
 }
 
 impl Scale {
     pub fn whole() -> Self {
-        Self { plans: 7, layers: 100, commits: 10_000, settled: 1_000, idle: 10_000 }
+        Self {
+            plans: 7,
+            layers: 100,
+            commits: 10_000,
+            settled: 1_000,
+            idle: 10_000,
+            followers: 5_000,
+            writes: 51,
+        }
     }
 
     /// A look at the whole in a fraction of the time; its figures are rough.
     pub fn quick() -> Self {
-        Self { plans: 3, layers: 10, commits: 2_000, settled: 100, idle: 500 }
+        Self { plans: 3, layers: 10, commits: 2_000, settled: 100, idle: 500, followers: 500, writes: 11 }
     }
 }
 
@@ -72,6 +85,8 @@ pub async fn take(program: &Path, scale: &Scale, say: impl Fn(&str)) -> Result<V
         code.declare(&mut product.connect().await?, "code", "2s").await?;
         say("one plan, against a script");
         rows.push(one_plan(&product, &code, &tool, scale).await?);
+        say("one plan with a provider, against a script");
+        rows.push(one_plan_with_provider(&product, &tool, scale).await?);
         say("many layers, against a script");
         rows.push(many_layers(&product, &code, &tool, scale).await?);
         say("writes of a plan and an apply");
@@ -83,13 +98,43 @@ pub async fn take(program: &Path, scale: &Scale, say: impl Fn(&str)) -> Result<V
     rows.push(settled(program, scale).await?);
     say("memory of idle layers");
     rows.push(idle(program, scale).await?);
+    say("relevant layers of a commit");
+    rows.push(relevance_row::take(scale.followers, scale.plans).await?);
+    say("state backend");
+    rows.extend(state_rows::take(scale.writes).await?);
     Ok(rows)
 }
 
 async fn one_plan(product: &Product, code: &Code, tool: &Path, scale: &Scale) -> Result<Row> {
+    let module = Module { code, repository: "code", name: "one", resource: "terraform_data" };
+    plans_of(product, &module, tool, scale).await
+}
+
+/// The same with a provider, which script and product both find in the same mirror.
+async fn one_plan_with_provider(product: &Product, tool: &Path, scale: &Scale) -> Result<Row> {
+    let code = Code::with_provider()?;
+    code.declare(&mut product.connect().await?, "provided", "2s").await?;
+    let module = Module {
+        code: &code,
+        repository: "provided",
+        name: "provided",
+        resource: "local_file, by a provider",
+    };
+    plans_of(product, &module, tool, scale).await
+}
+
+/// A root module that is planned again and again.
+struct Module<'a> {
+    code: &'a Code,
+    repository: &'a str,
+    name: &'a str,
+    resource: &'a str,
+}
+
+async fn plans_of(product: &Product, module: &Module<'_>, tool: &Path, scale: &Scale) -> Result<Row> {
     let mut connection = product.connect().await?;
     let mut runs = Finishing::follow(product.connect().await?).await?;
-    let manifest = layer("one", "code", &layer_path(0), Remediation::Dry);
+    let manifest = layer(module.name, module.repository, &layer_path(0), Remediation::Dry);
     connection.must(Method::POST, LAYERS, json_body(&manifest)).await?;
     runs.wait(1).await?;
     let (mut managed, mut script) = (Vec::new(), Vec::new());
@@ -97,13 +142,21 @@ async fn one_plan(product: &Product, code: &Code, tool: &Path, scale: &Scale) ->
         let wish = json!({"metadata": {"annotations": {api::annotation::SYNC: format!("bench {plan}")}}});
         let start = Instant::now();
         connection
-            .must(Method::PATCH, &format!("{LAYERS}/one"), Body::MergePatch(wish.to_string().into()))
+            .must(
+                Method::PATCH,
+                &format!("{LAYERS}/{}", module.name),
+                Body::MergePatch(wish.to_string().into()),
+            )
             .await?;
         runs.wait(plan + 2).await?;
         managed.push(start.elapsed());
         let start = Instant::now();
         run_script(
-            Command::new("sh").args(["-c", SCRIPT, "sh"]).arg(code.path()).arg(layer_path(0)).arg(tool),
+            script_command("sh", product)
+                .args(["-c", SCRIPT, "sh"])
+                .arg(module.code.path())
+                .arg(layer_path(0))
+                .arg(tool),
         )
         .await?;
         script.push(start.elapsed());
@@ -111,7 +164,7 @@ async fn one_plan(product: &Product, code: &Code, tool: &Path, scale: &Scale) ->
     let (ours, theirs) = (median(managed)?, median(script)?);
     let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
     Ok(Row {
-        measure: "one managed plan, sync to recorded result (terraform_data)".into(),
+        measure: format!("one managed plan, sync to recorded result ({})", module.resource),
         ours: seconds(ours),
         theirs: format!(
             "{} ({:+.0} ms)",
@@ -140,7 +193,7 @@ async fn many_layers(product: &Product, code: &Code, tool: &Path, scale: &Scale)
     let list = product.data().join("layers.txt");
     fs::write(&list, layers).context("writing the names of the layers")?;
     let start = Instant::now();
-    let mut xargs = Command::new("xargs");
+    let mut xargs = script_command("xargs", product);
     xargs.arg("--arg-file").arg(&list).args(["-P", "2", "-I", "{}", "sh", "-c", SCRIPT, "sh"]);
     run_script(xargs.arg(code.path()).arg("{}").arg(tool)).await?;
     let theirs = start.elapsed();
@@ -153,6 +206,13 @@ async fn many_layers(product: &Product, code: &Code, tool: &Path, scale: &Scale)
         must_reach: "≤ 1.15".into(),
         outcome: Outcome::from(ratio <= 1.15),
     })
+}
+
+/// What a person starts, with the mirror of providers that runs are given too.
+fn script_command(program: &str, product: &Product) -> Command {
+    let mut command = Command::new(program);
+    command.env("TF_CLI_CONFIG_FILE", product.tool_config());
+    command
 }
 
 /// Runs a command to its end on a thread that may block.

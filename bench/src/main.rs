@@ -8,8 +8,10 @@ mod engine_rows;
 mod measures;
 mod objects;
 mod product;
+mod relevance_row;
 mod report;
 mod server;
+mod state_rows;
 mod subject;
 
 use std::net::SocketAddr;
@@ -63,6 +65,12 @@ enum Command {
         #[arg(long)]
         listen: SocketAddr,
     },
+    /// Serve a datastore: the process that is measured.
+    #[command(hide = true)]
+    ServeDatastore {
+        #[arg(long)]
+        data_dir: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -99,6 +107,7 @@ async fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Serve { data_dir, listen } => server::run(data_dir, listen).await,
+        Command::ServeDatastore { data_dir } => state_rows::serve(data_dir).await,
     }
 }
 

@@ -30,6 +30,7 @@ pub struct Product {
     process: Guarded,
     target: Target,
     data: PathBuf,
+    tool_config: PathBuf,
     // Dropped last: what runs uses it.
     _scratch: Scratch,
 }
@@ -40,8 +41,16 @@ impl Product {
         let data = scratch.path().join("data");
         // Found from anywhere, as the child of a shell in another directory too.
         let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
+        let mirror = testkit::tools::provider_mirror()?;
+        let tool_config = scratch.path().join("tool.tfrc");
+        let installation = format!(
+            "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
+            mirror.display()
+        );
+        fs::write(&tool_config, installation).context("writing the tool's configuration")?;
         let arguments = [
             "up".to_owned(),
+            format!("--provider-mirror={}", mirror.display()),
             format!("--data-dir={}", data.display()),
             "--listen=127.0.0.1:0".to_owned(),
             "--api-listen=127.0.0.1:0".to_owned(),
@@ -56,7 +65,7 @@ impl Product {
         }
         let config = Kubeconfig::read_from(&kubeconfig)?;
         let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-        Ok(Self { process, target: Target::new(&config)?, data, _scratch: scratch })
+        Ok(Self { process, target: Target::new(&config)?, data, tool_config, _scratch: scratch })
     }
 
     pub fn target(&self) -> &Target {
@@ -69,6 +78,11 @@ impl Product {
 
     pub fn data(&self) -> &Path {
         &self.data
+    }
+
+    /// The tool's own configuration that names the mirror of providers, for scripts.
+    pub fn tool_config(&self) -> &Path {
+        &self.tool_config
     }
 
     pub fn resident_bytes(&self) -> Result<u64> {
@@ -111,7 +125,7 @@ impl Drop for Product {
     }
 }
 
-/// A Git repository with root modules `layer-0` and on, each with one resource that needs no provider.
+/// A Git repository with root modules `layer-0` and on, each with one resource.
 #[derive(Debug)]
 pub struct Code {
     scratch: Scratch,
@@ -119,12 +133,24 @@ pub struct Code {
 
 impl Code {
     pub fn new(layers: usize) -> Result<Self> {
+        let module =
+            |layer| format!("resource \"terraform_data\" \"one\" {{\n  input = \"layer {layer}\"\n}}\n");
+        Self::of((0..layers).map(module))
+    }
+
+    /// One root module that needs the provider `local`.
+    pub fn with_provider() -> Result<Self> {
+        let module =
+            "resource \"local_file\" \"one\" {\n  filename = \"/nonexistent/one\"\n  content  = \"one\"\n}\n";
+        Self::of([module.to_owned()])
+    }
+
+    fn of(modules: impl IntoIterator<Item = String>) -> Result<Self> {
         let code = Self { scratch: Scratch::new("terrane-code-")? };
         code.git(&["init", "--quiet", "--initial-branch=main"])?;
-        for layer in 0..layers {
+        for (layer, text) in modules.into_iter().enumerate() {
             let directory = code.path().join(layer_path(layer));
             fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
-            let text = format!("resource \"terraform_data\" \"one\" {{\n  input = \"layer {layer}\"\n}}\n");
             fs::write(directory.join("main.tf"), text).context("writing a root module")?;
         }
         code.git(&["add", "--all"])?;

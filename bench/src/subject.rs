@@ -201,12 +201,17 @@ async fn define_kinds(target: &Target) -> Result<()> {
 }
 
 pub fn resident_bytes(pid: u32) -> Result<u64> {
+    status_bytes(pid, "VmRSS:")
+}
+
+/// A field of a process's status that is a size.
+pub fn status_bytes(pid: u32, field: &str) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).map(|rest| rest.trim_end_matches("kB"));
+        status.lines().find_map(|line| line.strip_prefix(field)).map(|rest| rest.trim_end_matches("kB"));
     match kib.map(str::trim).map(str::parse::<u64>) {
         Some(Ok(kib)) => Ok(kib * 1024),
-        Some(Err(_)) | None => bail!("{path} does not tell the resident memory"),
+        Some(Err(_)) | None => bail!("{path} does not tell {field}"),
     }
 }

@@ -32,7 +32,7 @@ struct Program {
     name: String,
     target: String,
     executable: PathBuf,
-    arguments: Vec<&'static str>,
+    arguments: Vec<String>,
     /// Where cargo would run it.
     directory: PathBuf,
 }
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     let start = Instant::now();
     let mut programs = build()?;
     println!("built {} test programs in {}", programs.len(), seconds(start.elapsed()));
-    programs.push(documentation()?);
+    programs.extend(documentation()?);
     if !wanted.is_empty() {
         programs.retain(|program| wanted.contains(&program.target));
         ensure!(!programs.is_empty(), "no test program is called {}", wanted.join(" or "));
@@ -119,14 +119,61 @@ fn program(message: &Value) -> Option<Program> {
     })
 }
 
-fn documentation() -> Result<Program> {
-    Ok(Program {
+/// The examples in the documentation of those crates that have any: cargo would spend minutes on looking through all others.
+fn documentation() -> Result<Option<Program>> {
+    let root = std::env::current_dir().context("finding the current directory")?;
+    let mut arguments: Vec<String> = ["test", "--locked", "--doc"].map(str::to_owned).into();
+    for entry in fs::read_dir(root.join("crates")).context("reading the directory of crates")? {
+        let package = entry.context("reading a directory")?;
+        let source = package.path().join("src");
+        if source.join("lib.rs").exists() && has_example(&source)? {
+            arguments.extend(["--package".to_owned(), package.file_name().to_string_lossy().into_owned()]);
+        }
+    }
+    let any = arguments.iter().any(|word| word == "--package");
+    Ok(any.then(|| Program {
         name: "examples in the documentation".into(),
         target: "doc".into(),
         executable: env!("CARGO").into(),
-        arguments: vec!["test", "--workspace", "--locked", "--doc"],
-        directory: std::env::current_dir().context("finding the current directory")?,
-    })
+        arguments,
+        directory: root,
+    }))
+}
+
+/// Whether a file below the directory has a block of code that rustdoc would run. O(source text).
+fn has_example(directory: &Path) -> Result<bool> {
+    for entry in fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))? {
+        let path = entry.context("reading a directory")?.path();
+        let found = if path.is_dir() {
+            has_example(&path)?
+        } else {
+            path.extension().is_some_and(|extension| extension == "rs")
+                && opens_example(
+                    &fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?,
+                )
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Blocks open and close with the same sign; one that says `text` is none.
+fn opens_example(source: &str) -> bool {
+    let mut within = false;
+    for line in source.lines() {
+        let comment = line.trim_start();
+        let Some(words) = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!")) else {
+            continue;
+        };
+        let Some(kind) = words.trim_start().strip_prefix("```") else { continue };
+        if !within && kind != "text" {
+            return true;
+        }
+        within = !within;
+    }
+    false
 }
 
 fn tempdir() -> Result<PathBuf> {
@@ -243,6 +290,13 @@ mod tests {
     }
 
     #[test]
+    fn an_example_is_told_from_a_drawing() {
+        assert!(opens_example("/// Says so.\n///\n/// ```\n/// f();\n/// ```\n"));
+        assert!(opens_example("//! ```text\n//! a -> b\n//! ```\n//! ```no_run\n"));
+        assert!(!opens_example("//! ```text\n//! a -> b\n//! ```\nlet text = \"```\";\n"));
+    }
+
+    #[test]
     fn only_test_programs_are_run() {
         let message = |test: bool, executable: Value| {
             json!({
@@ -264,7 +318,7 @@ mod tests {
             name: name.into(),
             target: name.into(),
             executable: "/bin/sh".into(),
-            arguments: vec!["-c", text],
+            arguments: vec!["-c".to_owned(), text.to_owned()],
             directory: "/".into(),
         };
         let good = script("good", "echo 'test result: ok. 4 passed; 0 failed'");

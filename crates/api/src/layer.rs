@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::StateIdentity;
 use crate::difference::Difference;
 use crate::run::{Action, Mode, PlanSummary};
-use crate::text::{CommitId, LayerPath, ObjectName, RefName, Sha256, Span, Workspace};
+use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
 
 /// One root module and its state: which code, and what is done about differences.
@@ -73,6 +73,11 @@ pub struct TerraformLayerSpec {
     pub branch: RefName,
     /// The directory of the root module, relative to the repository's root.
     pub path: LayerPath,
+    /// More paths of the repository whose change leads to a new plan: directories, files, or patterns such as `vars/**/*.tfvars`.
+    /// The layer's own directory and the local modules it calls count anyway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub trigger_paths: Vec<PathGlob>,
     /// The workspace of the tool. Default: `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,

@@ -185,6 +185,13 @@ impl LayerPath {
 }
 
 text!(
+    /// Paths inside a repository: a directory or file, or a pattern in which `*` stays within a directory and `**` does not.
+    PathGlob, "a relative path or pattern inside the repository, without '..' or a leading '/'",
+    max 1024, form "^[A-Za-z0-9_.*?][A-Za-z0-9_. +@=,/*?-]*$",
+    never "(^|/)([.][.]|[.]git)(/|$)|^[.](/|$)|/[.](/|$)|//"
+);
+
+text!(
     /// A workspace of the tool.
     Workspace, "a workspace name of letters, digits, '_', '.' and '-'", max 90,
     form "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -348,6 +355,27 @@ mod tests {
             &[
                 "", "/etc", "../x", "a/../b", "a//b", "a//", "./a", "a/.", "./", "-x", ".git", "a/.git/b",
                 "a\0b",
+            ],
+        );
+    }
+
+    #[test]
+    fn patterns_of_paths_stay_inside_the_repository() {
+        check::<PathGlob>(
+            &["vars/*.tfvars", "**/shared.yaml", "modules/", "a?.tf", "envs/prod"],
+            &[
+                "",
+                ".",
+                "./a",
+                "/etc/*",
+                "../*",
+                "a/../*",
+                "-x",
+                ":(top)x",
+                "a[b]",
+                "a//b",
+                ".git/config",
+                "!x",
             ],
         );
     }

@@ -37,7 +37,8 @@ pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
 pub use queue::Queue;
-pub use source::{Desk, Place, Reader, Waiting};
+pub use source::{Branch, Desk, Place, Reader, Waiting};
+pub use sources::Interest;
 
 /// What every reconcile can reach.
 #[derive(Clone)]

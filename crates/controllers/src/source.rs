@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::text::{CommitId, GitUrl, LayerPath, Sha256};
+use api::text::{CommitId, GitUrl, RefName, Sha256};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use engine::Read;
 use engine::repository::Look;
@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use sources::{Git, Source};
+use sources::{Git, Interest, Relevance, Source};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,8 @@ const TASKS: usize = 4;
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Findings kept; the oldest go first and are found again when needed.
 const KEPT: usize = 20_000;
+/// Branches of which is kept what matters to their layers.
+const BRANCHES: usize = 1_000;
 
 /// A repository, by what git needs to read it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,12 +54,19 @@ impl Place {
     }
 }
 
+/// A branch of a repository, as its layers name it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Branch {
+    pub place: Place,
+    pub name: RefName,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Question {
     /// Which commits do the branches point to?
     Heads(Place),
-    /// Which commit last touched this path, seen from that head?
-    Relevant { place: Place, head: CommitId, path: LayerPath },
+    /// Which commit last mattered to a layer, seen from that head?
+    Relevant { branch: Branch, head: CommitId, interest: Interest },
     /// Where are the files of this commit?
     Bundle { place: Place, commit: CommitId },
 }
@@ -108,9 +117,9 @@ pub trait Reader: Send + Sync + std::fmt::Debug {
     fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>>;
     fn relevant<'a>(
         &'a self,
-        place: &'a Place,
+        branch: &'a Branch,
         head: &'a CommitId,
-        path: &'a LayerPath,
+        interest: &'a Interest,
     ) -> BoxFuture<'a, Result<CommitId, String>>;
     /// Puts the files of a commit into the datastore.
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>>;
@@ -121,6 +130,8 @@ struct Remote {
     client: kube::Client,
     git: Git,
     datastore: datastore::Client,
+    /// What is known of each branch that layers follow.
+    relevance: Mutex<HashMap<Branch, Arc<Relevance>>>,
 }
 
 #[derive(Debug)]
@@ -146,7 +157,7 @@ impl std::fmt::Debug for Remote {
 
 impl Desk {
     pub fn new(client: kube::Client, git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
-        Self::over(Arc::new(Remote { client, git, datastore }), now)
+        Self::over(Arc::new(Remote { client, git, datastore, relevance: Mutex::default() }), now)
     }
 
     /// A desk whose answers come from `reader`.
@@ -229,15 +240,15 @@ impl Desk {
         self.send(finding, question);
     }
 
-    /// The last commit that touches a path. Unknown until it was found; whoever waits is told.
+    /// The last commit that matters to a layer. Unknown until it was found; whoever waits is told.
     pub(crate) fn relevant(
         &self,
-        place: &Place,
+        branch: Branch,
         head: &CommitId,
-        path: &LayerPath,
+        interest: Interest,
         waiting: Waiting,
     ) -> Read<Result<CommitId, String>> {
-        let question = Question::Relevant { place: place.clone(), head: head.clone(), path: path.clone() };
+        let question = Question::Relevant { branch, head: head.clone(), interest };
         match self.find(question, waiting) {
             Some(Answer::Relevant(commit)) => Read::Present(Ok(commit)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
@@ -311,8 +322,8 @@ impl Desk {
         let at = (self.now)();
         let result = match question {
             Question::Heads(place) => Ok(Answer::Heads(Look { at, found: self.reader.heads(place).await })),
-            Question::Relevant { place, head, path } => {
-                self.reader.relevant(place, head, path).await.map(Answer::Relevant)
+            Question::Relevant { branch, head, interest } => {
+                self.reader.relevant(branch, head, interest).await.map(Answer::Relevant)
             }
             Question::Bundle { place, commit } => self.reader.bundle(place, commit).await.map(Answer::Bundle),
         };
@@ -350,6 +361,15 @@ impl Desk {
 }
 
 impl Remote {
+    fn relevance(&self, branch: &Branch) -> Arc<Relevance> {
+        let mut all = locked(&self.relevance);
+        if all.len() >= BRANCHES && !all.contains_key(branch) {
+            // Rare: everything is found again when it is asked for again.
+            all.clear();
+        }
+        Arc::clone(all.entry(branch.clone()).or_default())
+    }
+
     async fn source(&self, place: &Place) -> Result<Source, String> {
         let credentials = credentials::read(&self.client, place).await?;
         Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
@@ -367,14 +387,19 @@ impl Reader for Remote {
 
     fn relevant<'a>(
         &'a self,
-        place: &'a Place,
+        branch: &'a Branch,
         head: &'a CommitId,
-        path: &'a LayerPath,
+        interest: &'a Interest,
     ) -> BoxFuture<'a, Result<CommitId, String>> {
         Box::pin(async move {
-            let source = self.source(place).await?;
+            let relevance = self.relevance(branch);
+            // A commit that touches few layers leaves the others with what is known, without a word to git.
+            if let Some(commit) = relevance.known(head, interest).await {
+                return Ok(commit);
+            }
+            let source = self.source(&branch.place).await?;
             let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
-            self.git.relevant(&mirror, head, path, &[]).await.map_err(|e| e.to_string())
+            self.git.relevant(&mirror, head, interest, &relevance).await.map_err(|e| e.to_string())
         })
     }
 

@@ -1,14 +1,17 @@
 //! Which paths of a repository matter to a layer: its own directory, the local modules it calls at any depth, what its
-//! Terragrunt configuration rests on, and the extra paths its owner names. From that follows the last commit that is relevant to it.
+//! Terragrunt configuration rests on, and the paths its owner names. Which commit last touched them is the matter of
+//! [`crate::relevance`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use api::text::{CommitId, LayerPath};
+use api::text::{CommitId, PathGlob};
 
 use crate::error::Error;
 use crate::git::{Git, Mirror};
 use crate::hcl;
 use crate::objects::{Entry, Kind, Objects};
+use crate::relevance::Interest;
 use crate::terragrunt::{self, Tree, normal};
 
 /// A layer that calls more local modules than this is scanned up to here; real ones call dozens.
@@ -17,71 +20,88 @@ const FILE_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Paths that matter to one layer at one commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
+pub(crate) struct Footprint {
     /// Directories, without a trailing slash, and single files; the empty one is the whole repository.
-    pub directories: BTreeSet<String>,
-    /// Globs of git's kind (`**` crosses directories), and plain paths.
-    pub patterns: Vec<String>,
+    pub(crate) directories: BTreeSet<String>,
+    pub(crate) patterns: Vec<PathGlob>,
+    pub(crate) found_by: FoundBy,
+}
+
+/// What a footprint was read from, and so what can change it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// Calls of modules by path: only files within the footprint say more.
+    #[default]
+    Calls,
+    /// Terragrunt looks for files in many places, so a file that appears outside the footprint can belong to it.
+    Search,
 }
 
 impl Footprint {
-    fn pathspecs(&self) -> Vec<String> {
+    pub(crate) fn pathspecs(&self) -> Vec<String> {
         if self.directories.contains("") {
-            return Vec::new();
+            return vec![":(top)".to_owned()];
         }
         let directories = self.directories.iter().map(|directory| format!(":(top,literal){directory}"));
-        directories.chain(self.patterns.iter().map(|pattern| format!(":(top,glob){pattern}"))).collect()
+        let patterns = self
+            .patterns
+            .iter()
+            .map(|pattern| format!(":(top,glob){}", pattern.as_str().trim_end_matches('/')));
+        directories.chain(patterns).collect()
     }
 }
 
+/// The files of a commit, for the footprints of many layers.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    entries: Vec<Entry>,
+    configuration: BTreeMap<String, Vec<(String, String)>>,
+}
+
 impl Git {
-    /// The last commit, from `commit` back, that touches the layer; a deleted file counts.
-    pub async fn relevant(
-        &self,
-        mirror: &Mirror,
-        commit: &CommitId,
-        path: &LayerPath,
-        extra: &[String],
-    ) -> Result<CommitId, Error> {
-        let footprint = self.footprint(mirror, commit, path, extra).await?;
-        let found = self.last_commit_touching(mirror, commit, &footprint.pathspecs()).await?;
-        // A footprint that exists at `commit` was touched by some commit before it, unless history is cut off.
-        Ok(found.unwrap_or_else(|| commit.clone()))
+    pub(crate) async fn listing(&self, mirror: &Mirror, commit: &CommitId) -> Result<Listing, Error> {
+        let entries = self.tree(mirror, commit).await?;
+        let configuration = configuration_by_directory(&entries);
+        Ok(Listing { entries, configuration })
     }
 
-    /// What matters to a layer. The cost grows with the files of the commit and the module files read.
-    pub async fn footprint(
+    /// What matters to a layer. O(log files + module files read).
+    pub(crate) async fn footprint(
         &self,
         mirror: &Mirror,
         commit: &CommitId,
-        path: &LayerPath,
-        extra: &[String],
+        listing: &Arc<Listing>,
+        interest: &Interest,
     ) -> Result<Footprint, Error> {
-        let entries = self.tree(mirror, commit).await?;
-        let layer = path.trimmed().to_owned();
+        let layer = interest.path.trimmed().to_owned();
         let prefix = format!("{layer}/");
-        let exists =
-            entries.iter().any(|entry| layer.is_empty() || entry.path.starts_with(prefix.as_bytes()));
+        // Entries are in byte order, so what lies below a directory follows its name.
+        let first = listing.entries.partition_point(|entry| entry.path.as_slice() < prefix.as_bytes());
+        let below = listing.entries.get(first);
+        let exists = layer.is_empty() || below.is_some_and(|entry| entry.path.starts_with(prefix.as_bytes()));
         if !exists {
-            return Err(Error::PathMissing { path: path.to_string(), commit: commit.to_string() });
+            let path = interest.path.to_string();
+            return Err(Error::PathMissing { path, commit: commit.to_string() });
         }
-        let configuration = configuration_by_directory(&entries);
-        let directories = self
+        let listing = Arc::clone(listing);
+        let (directories, found_by) = self
             .with_objects(mirror, "read the modules of", move |objects| {
-                let tree = Tree(&entries);
+                let tree = Tree(&listing.entries);
                 let mut start = BTreeSet::from([layer.clone()]);
                 let mut matters = BTreeSet::new();
+                let mut found_by = FoundBy::Calls;
                 if tree.unit(&layer).is_some() {
                     let found =
                         terragrunt::follow(&tree, &layer, |object| objects.blob_prefix(object, FILE_LIMIT))?;
                     start.extend(found.modules);
                     matters = found.paths;
+                    found_by = FoundBy::Search;
                 }
-                matters.extend(module_directories(objects, &configuration, start)?);
-                Ok(matters)
+                matters.extend(module_directories(objects, &listing.configuration, start)?);
+                Ok((matters, found_by))
             })
             .await?;
-        Ok(Footprint { directories, patterns: extra.to_vec() })
+        Ok(Footprint { directories, patterns: interest.trigger_paths.clone(), found_by })
     }
 }
 

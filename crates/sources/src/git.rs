@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::objects::{Entry, Objects, parse_tree};
 use crate::process::{Invocation, Network, Surroundings};
 use crate::refs::Refs;
+use crate::relevance::{Step, parse_line};
 use crate::remote::{Addresses, FileUrls, Remote};
 use crate::source::{Rewrite, Source, rewritten};
 
@@ -158,36 +159,6 @@ impl Git {
         }
     }
 
-    /// The paths that differ between two commits, deletions included.
-    pub async fn changed_paths(
-        &self,
-        mirror: &Mirror,
-        from: &CommitId,
-        to: &CommitId,
-    ) -> Result<Vec<String>, Error> {
-        let output = self
-            .local(mirror, "compare commits of")
-            .output(
-                [
-                    "diff-tree",
-                    "-r",
-                    "-z",
-                    "--name-only",
-                    "--no-renames",
-                    "--end-of-options",
-                    from.as_str(),
-                    to.as_str(),
-                ],
-                LISTING_LIMIT,
-            )
-            .await?;
-        Ok(output
-            .split(|byte| *byte == 0)
-            .filter(|path| !path.is_empty())
-            .map(|path| String::from_utf8_lossy(path).into_owned())
-            .collect())
-    }
-
     pub(crate) async fn tree(&self, mirror: &Mirror, commit: &CommitId) -> Result<Vec<Entry>, Error> {
         let output = self
             .local(mirror, "list the files of")
@@ -199,14 +170,38 @@ impl Git {
         parse_tree(&output).map_err(|detail| Error::DamagedMirror { url: mirror.url.to_string(), detail })
     }
 
-    /// The last commit, from `commit` back, that changed one of the pathspecs.
+    /// Commits of the line of first parents from `head` back, the newest first: at most `limit`, and none that `known` has.
+    pub(crate) async fn line(
+        &self,
+        mirror: &Mirror,
+        head: &CommitId,
+        known: Option<&CommitId>,
+        limit: usize,
+    ) -> Result<Vec<Step>, Error> {
+        let count = format!("--max-count={limit}");
+        let fixed = ["log", "-z", "--name-only", "--no-renames", "--format=%x02%H %P", "--first-parent"];
+        let known = known.map(|known| format!("^{known}"));
+        let output = self
+            .local(mirror, "read the history of")
+            .output(
+                fixed
+                    .into_iter()
+                    .chain(["--diff-merges=first-parent", &count, "--end-of-options", head.as_str()])
+                    .chain(known.as_deref()),
+                LISTING_LIMIT,
+            )
+            .await?;
+        Ok(parse_line(&output))
+    }
+
+    /// The newest commit of the same line that changed one of the pathspecs.
     pub(crate) async fn last_commit_touching(
         &self,
         mirror: &Mirror,
-        commit: &CommitId,
+        head: &CommitId,
         pathspecs: &[String],
     ) -> Result<Option<CommitId>, Error> {
-        let fixed = ["log", "-1", "--format=%H", "--end-of-options", commit.as_str(), "--"];
+        let fixed = ["log", "-1", "--format=%H", "--first-parent", "--end-of-options", head.as_str(), "--"];
         let output = self
             .local(mirror, "read the history of")
             .output(fixed.into_iter().chain(pathspecs.iter().map(String::as_str)), 1024)

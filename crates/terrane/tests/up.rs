@@ -6,6 +6,7 @@ mod tools;
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -60,6 +61,7 @@ async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
         "the commit does not touch network"
     );
 
+    a_path_that_a_layer_names_matters_to_it_alone(&demo, &client).await;
     drift_is_told_and_put_right(&terrane, &client).await;
 
     let table = terrane.command(&["get", "layers"]);
@@ -75,6 +77,30 @@ async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
 
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+async fn a_path_that_a_layer_names_matters_to_it_alone(demo: &Path, client: &Client) {
+    let named = Patch::Merge(json!({"spec": {"triggerPaths": ["policies/**/*.json"]}}));
+    let layers = Api::<TerraformLayer>::default_namespaced(client.clone());
+    layers.patch("network", &PatchParams::default(), &named).await.unwrap();
+    fs::create_dir_all(demo.join("policies/eu")).unwrap();
+    fs::write(demo.join("policies/eu/network.json"), "{}").unwrap();
+    git(demo, &["add", "--all"]);
+    git(demo, &["commit", "--quiet", "--message=Add a policy"]);
+    let head = git(demo, &["rev-parse", "HEAD"]);
+    let is_at_head = |layer: &TerraformLayer| {
+        layer.status.as_ref().unwrap().revision.planned.as_ref().is_some_and(|commit| commit.as_str() == head)
+    };
+    layer_until(client, "network", "planned at the commit of the path it names", |layer| {
+        is("Ready")(layer) && is_at_head(layer)
+    })
+    .await;
+    let seen = |layer: &TerraformLayer| layer.status.as_ref().unwrap().revision.branch.clone();
+    let app = layer_until(client, "app", "has seen the commit", |layer| {
+        is("Ready")(layer) && seen(layer).is_some_and(|commit| commit.as_str() == head)
+    })
+    .await;
+    assert!(!is_at_head(&app), "the commit does not touch app");
 }
 
 /// The layer `motd` keeps a file. First it only reports what somebody did to it, then it may put it right.

@@ -1,6 +1,7 @@
 //! What the tests of every crate share: a real Kubernetes API to compare with, a real S3 server, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
+pub mod callers;
 pub mod canary;
 pub mod cluster;
 pub mod faults;

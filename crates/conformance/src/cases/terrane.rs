@@ -60,6 +60,8 @@ const PATHS: &[&str] = &[
     "a\nb",
     "ü",
 ];
+const PATTERNS: &[&str] =
+    &["vars/*.tfvars", "**", "a?", "modules/", "", ".", "./a", "/etc", "a/../*", "-x", "!x", "a[b]", "a//b"];
 const WORKSPACES: &[&str] = &["default", "a.b-c_d", "", "-a", ".a", "a/b", "a b"];
 const SPANS: &[&str] = &[
     "1s",
@@ -163,7 +165,7 @@ fn object(kind: &str, spec: Value) -> Value {
 
 async fn layers_are_readable(s: Scope) -> Result<()> {
     let spec = json!({
-        "repository": {"name": "r"}, "branch": "main", "path": "x", "workspace": "w", "terraform": {"version": "1.9.8"},
+        "repository": {"name": "r"}, "branch": "main", "path": "x", "triggerPaths": ["y"], "workspace": "w", "terraform": {"version": "1.9.8"},
         "drift": {"interval": "1h"}, "remediationStrategy": {"onError": {"maxRetries": 1}},
     });
     let layer = object("TerraformLayer", spec);
@@ -171,6 +173,7 @@ async fn layers_are_readable(s: Scope) -> Result<()> {
         ("/spec/repository/name", NAMES),
         ("/spec/branch", REFS),
         ("/spec/path", PATHS),
+        ("/spec/triggerPaths/0", PATTERNS),
         ("/spec/workspace", WORKSPACES),
         ("/spec/drift/interval", SPANS),
     ];

@@ -9,10 +9,11 @@ use engine::layer::{Observed, Source, decide};
 use engine::{Read, Wake};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use sources::Interest;
 
 use crate::Context;
 use crate::error::{Error, doing};
-use crate::source::{Place, Waiting};
+use crate::source::{Branch, Place, Waiting};
 
 pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
@@ -63,7 +64,10 @@ fn observe_source(
         return Read::Present(Err(format!("branch {}: {why}", branch.name)));
     };
     let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
-    match context.desk.relevant(&Place::of(repository), head, &layer.spec.path, waiting) {
+    let followed = Branch { place: Place::of(repository), name: layer.spec.branch.clone() };
+    let interest =
+        Interest { path: layer.spec.path.clone(), trigger_paths: layer.spec.trigger_paths.clone() };
+    match context.desk.relevant(followed, head, interest, waiting) {
         Read::Present(Ok(relevant)) => Read::Present(Ok(Source { head: head.clone(), relevant })),
         Read::Present(Err(why)) => Read::Present(Err(why)),
         Read::Absent => Read::Absent,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use api::run::RunState;
-use api::text::{CommitId, LayerPath, Sha256};
+use api::text::{CommitId, Sha256};
 use api::{TerraformLayer, TerraformRun, annotation};
 use axum::Router;
-use controllers::{Context, Desk, Place, Reader};
+use controllers::{Branch, Context, Desk, Interest, Place, Reader};
 use datastore::Attempt;
 use datastore::client::TokenSource;
 use datastore::service::{Caller, Keyring, ReviewError, Reviewer, Runner};
@@ -417,9 +417,9 @@ impl Reader for Code {
 
     fn relevant<'a>(
         &'a self,
-        _: &'a Place,
+        _: &'a Branch,
         head: &'a CommitId,
-        _: &'a LayerPath,
+        _: &'a Interest,
     ) -> BoxFuture<'a, Result<CommitId, String>> {
         Box::pin(async move { Ok(head.clone()) })
     }

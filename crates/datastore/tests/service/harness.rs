@@ -8,32 +8,11 @@ use api::attempt::Description;
 use api::run::Action;
 use api::text::{CommitId, Sha256};
 use datastore::client::{Client, TokenSource};
-use datastore::service::{Caller, Keyring, Objects, Options, Place, ReviewError, Reviewer, Runner, router};
+use datastore::service::{Keyring, Objects, Options, Place, router};
 use datastore::{Artefact, Attempt};
-use futures::future::BoxFuture;
 use reqwest::{Method, StatusCode};
+use testkit::callers::ByName;
 use testkit::s3::S3Server;
-
-/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
-#[derive(Debug)]
-struct ByName;
-
-impl Reviewer for ByName {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
-        let mut parts = token.split('/');
-        let caller = match (parts.next(), parts.next(), parts.next()) {
-            (Some("controller"), None, None) => Ok(Caller::Controller),
-            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
-                namespace: namespace.to_owned(),
-                pod: "pod".to_owned(),
-                pod_uid: "uid".to_owned(),
-                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
-            })),
-            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
-        };
-        Box::pin(async { caller })
-    }
-}
 
 pub(crate) struct Harness {
     pub(crate) base: String,

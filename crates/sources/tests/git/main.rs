@@ -1,12 +1,14 @@
 //! The git source against the real `git` command and repositories made on the spot.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod relevance;
+
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 
-use api::text::{CommitId, GitUrl, LayerPath, Sha256};
+use api::text::{CommitId, GitUrl, Sha256};
 use sources::{Addresses, Credentials, Error, FileUrls, Git, GitOptions, Limits, Login, Source};
 
 struct Repo {
@@ -45,6 +47,18 @@ impl Repo {
         self.git(&["add", "-A"]);
         self.git(&["commit", "-q", "--allow-empty", "-m", "change"]);
         CommitId::new(self.git(&["rev-parse", "HEAD"])).unwrap()
+    }
+
+    /// Makes a history from what `git fast-import` reads.
+    fn import(&self, stream: &str) {
+        let mut child = Command::new("git")
+            .args(["fast-import", "--quiet", "--force"])
+            .current_dir(self.dir.path())
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(stream.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     fn url(&self) -> GitUrl {
@@ -213,84 +227,6 @@ async fn a_damaged_mirror_is_rebuilt() {
     let again = git.mirror(&repo.source(), &next).await.unwrap();
     assert_eq!(again, mirror);
     git.bundle(&again, &next).await.unwrap();
-}
-
-#[tokio::test]
-async fn the_relevant_commit_follows_path_modules_extra_paths_and_deletions() {
-    let repo = Repo::new();
-    repo.write("envs/prod/main.tf", "module \"net\" { source = \"../../modules/net\" }")
-        .write("envs/prod/old.txt", "x")
-        .write("modules/net/main.tf", "module \"ip\" { source = \"../ip\" }")
-        .write("modules/ip/main.tf.json", "{}")
-        .write("vars/prod.tfvars", "a = 1")
-        .write("envs/dev/main.tf", "");
-    let first = repo.commit();
-    let cache = tempfile::tempdir().unwrap();
-    let git = git_in(cache.path());
-    let path: LayerPath = "envs/prod".parse().unwrap();
-    let extra = ["vars/*.tfvars".to_owned()];
-    let relevant = async |commit: &CommitId| {
-        let mirror = git.mirror(&repo.source(), commit).await.unwrap();
-        git.relevant(&mirror, commit, &path, &extra).await.unwrap()
-    };
-    assert_eq!(relevant(&first).await, first);
-    let elsewhere = repo.write("envs/dev/main.tf", "# dev").commit();
-    assert_eq!(relevant(&elsewhere).await, first, "another layer's file does not matter");
-    let nested = repo.write("modules/ip/main.tf.json", "{\"output\": {}}").commit();
-    assert_eq!(relevant(&nested).await, nested, "a module called by a module matters");
-    let variables = repo.write("vars/prod.tfvars", "a = 2").commit();
-    assert_eq!(relevant(&variables).await, variables, "an extra path matters");
-    std::fs::remove_file(repo.dir.path().join("envs/prod/old.txt")).unwrap();
-    let deletion = repo.commit();
-    assert_eq!(relevant(&deletion).await, deletion, "a deleted file matters");
-
-    let mirror = git.mirror(&repo.source(), &deletion).await.unwrap();
-    assert_eq!(git.changed_paths(&mirror, &variables, &deletion).await.unwrap(), ["envs/prod/old.txt"]);
-    let error = git.relevant(&mirror, &deletion, &"envs/none".parse().unwrap(), &[]).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "envs/none does not exist at commit {deletion}; correct the layer's path, or push the missing directory"
-        )
-    );
-}
-
-#[tokio::test]
-async fn what_a_unit_of_terragrunt_rests_on_is_relevant_to_it() {
-    let unit = "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }\n\
-                terraform { source = \"../../modules//app\" }\n\
-                dependency \"net\" { config_path = \"../net\" }\n";
-    let repo = Repo::new();
-    repo.write("root.hcl", "locals { region = read_terragrunt_config(\"region.hcl\") }")
-        .write("region.hcl", "")
-        .write("live/app/terragrunt.hcl", unit)
-        .write("live/net/terragrunt.hcl", "")
-        .write(
-            "live/other/terragrunt.hcl",
-            "include \"root\" { path = find_in_parent_folders(\"root.hcl\") }",
-        )
-        .write("modules/app/main.tf", "module \"part\" { source = \"../part\" }")
-        .write("modules/part/main.tf", "")
-        .write("README.md", "");
-    let first = repo.commit();
-    let cache = tempfile::tempdir().unwrap();
-    let git = git_in(cache.path());
-    let relevant = async |commit: &CommitId, path: &str| {
-        let mirror = git.mirror(&repo.source(), commit).await.unwrap();
-        git.relevant(&mirror, commit, &path.parse().unwrap(), &[]).await.unwrap()
-    };
-    assert_eq!(relevant(&first, "live/app").await, first);
-    let elsewhere = repo.write("README.md", "x").write("live/other/x.txt", "").commit();
-    assert_eq!(relevant(&elsewhere, "live/app").await, first, "neither other units nor other files matter");
-    for path in
-        ["root.hcl", "region.hcl", "live/net/terragrunt.hcl", "modules/app/main.tf", "modules/part/main.tf"]
-    {
-        let content = std::fs::read_to_string(repo.dir.path().join(path)).unwrap();
-        let change = repo.write(path, &format!("{content}\n# changed\n")).commit();
-        assert_eq!(relevant(&change, "live/app").await, change, "{path} matters");
-        let is_shared = ["root.hcl", "region.hcl"].contains(&path);
-        assert_eq!(relevant(&change, "live/other").await == change, is_shared, "{path} and another unit");
-    }
 }
 
 #[tokio::test]
