@@ -39,7 +39,7 @@ struct Bad {
     says: &'static str,
 }
 
-const BAD: [Bad; 10] = [
+const BAD: [Bad; 12] = [
     Bad { layer: "unparsable", repository: "code", branch: "main", path: "unparsable", says: "main.tf" },
     Bad {
         layer: "misplaced",
