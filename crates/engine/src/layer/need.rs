@@ -81,7 +81,7 @@ pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
     }
     let (reason, why) = match run_state {
         Some(RunState::FailureGracePeriod) => {
-            ("Retrying", format!("{doing} {short} {}", brief(ready_message(run))))
+            ("Retrying", format!("{doing} {short} {}", brief_pause(ready_message(run))))
         }
         Some(
             RunState::Initial
@@ -133,8 +133,8 @@ pub(super) fn words_of(summary: PlanSummary) -> String {
 /// What fits into a sentence of an error that may be pages long: its first line, and of a long one the beginning and the end, where the
 /// cause stands. The whole of it is told by the run or the repository that it comes from.
 pub(super) fn brief(error: &str) -> String {
-    const START: usize = 50;
-    const END: usize = 90;
+    const START: usize = 100;
+    const END: usize = 80;
     let line = error.trim().lines().next().unwrap_or_default().trim_end();
     let length = line.chars().count();
     if length <= START + END {
@@ -143,6 +143,14 @@ pub(super) fn brief(error: &str) -> String {
     let start: String = line.chars().take(START).collect();
     let end: String = line.chars().skip(length - END).collect();
     format!("{} … {}", start.trim_end(), end.trim_start())
+}
+
+/// The same of a run's own words on a pause: when it goes on stays whole.
+pub(super) fn brief_pause(message: &str) -> String {
+    match message.split_once(" UTC: ") {
+        Some((pause, error)) => format!("{pause} UTC: {}", brief(error)),
+        None => brief(message),
+    }
 }
 
 pub(super) fn clock(at: Timestamp) -> String {

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
-use super::need::{Need, Standing, Step, brief};
+use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
 use super::{Gone, Observed, Read, drift};
 use crate::Wake;
@@ -171,7 +171,7 @@ fn run_ref(run: &TerraformRun, before: &TerraformLayerStatus, now: Timestamp) ->
         result: match status.and_then(|s| s.result.as_ref()) {
             Some(result) => result.message.clone(),
             None if status.and_then(|s| s.state) == Some(RunState::FailureGracePeriod) => {
-                brief(ready_message(run))
+                brief_pause(ready_message(run))
             }
             None => "running".to_owned(),
         },
