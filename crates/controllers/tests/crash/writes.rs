@@ -11,7 +11,8 @@ pub fn counted(faults: &Faults, processes: &[&str]) -> BTreeMap<(String, String)
     let mut counts = BTreeMap::new();
     for event in faults.history() {
         let ours = event.site.seam == Seam::Api && processes.contains(&event.site.actor.as_str());
-        // What a repository's branches hold is written once a commit, whatever number of layers follows it.
+        // What a repository's branches hold is written once a commit, and how its layers are doing once a poll at most, whatever their
+        // number.
         let counts_here = !checks::is_tale(&event) && !event.site.target.starts_with("terraformrepositories");
         if ours && event.is_write() && event.is_done() && counts_here {
             *counts.entry((event.site.verb.clone(), event.site.target.clone())).or_default() += 1;

@@ -186,7 +186,8 @@ pub(super) fn after(run: &TerraformRun) -> String {
     format!("after:{}", run.metadata.name.as_deref().unwrap_or_default())
 }
 
-pub(super) fn is_terminal(run: &TerraformRun) -> bool {
+/// Whether the run has ended.
+pub fn is_terminal(run: &TerraformRun) -> bool {
     run.status.as_ref().and_then(|s| s.state).is_some_and(RunState::is_terminal)
 }
 

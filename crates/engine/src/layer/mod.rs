@@ -15,6 +15,7 @@ mod retention;
 mod runs;
 mod status;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::layer::LayerState;
@@ -30,7 +31,9 @@ use crate::{Read, Settings, Wake, later, names};
 pub use need::{APPLYING, PLANNING};
 
 use history::History;
+pub use history::is_terminal;
 use need::{Need, Standing, Step, hold, unknown};
+pub use policy::bytes_kept;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
 
@@ -43,6 +46,9 @@ pub struct Observed<'a> {
     /// The runs of this incarnation of the layer.
     pub runs: &'a [TerraformRun],
     pub approvals: &'a [TerraformApproval],
+    /// What finished runs take in the datastore, by their uid. A run that is not among them was not measured, and is not forgotten for
+    /// its size.
+    pub sizes: &'a BTreeMap<String, u64>,
     pub settings: &'a Settings,
 }
 

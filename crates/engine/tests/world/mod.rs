@@ -16,6 +16,7 @@ use engine::{Read, Settings, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub struct World {
@@ -25,6 +26,8 @@ pub struct World {
     pub source: Read<Result<Source, String>>,
     pub runs: Vec<TerraformRun>,
     pub approvals: Vec<TerraformApproval>,
+    /// What runs take in the datastore, by uid.
+    pub sizes: BTreeMap<String, u64>,
     pub settings: Settings,
     /// The layer was let go.
     pub gone: bool,
@@ -61,6 +64,7 @@ pub fn world() -> World {
         source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
         runs: Vec::new(),
         approvals: Vec::new(),
+        sizes: BTreeMap::new(),
         settings: settings(),
         gone: false,
         made: 0,
@@ -104,6 +108,7 @@ impl World {
             source: self.source.clone(),
             runs: &self.runs,
             approvals: &self.approvals,
+            sizes: &self.sizes,
             settings: &self.settings,
         })
     }
