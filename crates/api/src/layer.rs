@@ -191,6 +191,10 @@ pub struct RunHistoryPolicy {
     /// Finished runs that are older go too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age: Option<Span>,
+    /// How many bytes the plans, logs and results of the layer's finished runs may take in the datastore. The oldest runs go until they fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
+    pub max_bytes: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -216,7 +220,7 @@ pub struct TerraformLayerStatus {
     /// The reason for the state, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What the last plan would change, as Burrito writes it.
+    /// What the last plan would change, as Burrito writes it, or what was changed by it once it is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_result: Option<String>,
     /// When the layer is looked at again without anything having changed.

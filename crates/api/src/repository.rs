@@ -130,9 +130,26 @@ pub struct TerraformRepositoryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub branches: Vec<BranchStatus>,
+    /// How the layers that use the repository were doing when it was last looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerCounts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// One layer may be counted as drifted and as failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LayerCounts {
+    /// How many there are.
+    pub total: u32,
+    /// Those whose condition `Ready` is true.
+    pub ready: u32,
+    /// Those whose condition `Drifted` is true.
+    pub drifted: u32,
+    /// Those whose newest round failed, or that cannot go on by themselves.
+    pub failed: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -13,6 +13,7 @@ mod queue;
 mod readable;
 mod repository;
 mod run;
+mod sizes;
 mod source;
 mod status;
 
@@ -37,6 +38,7 @@ pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
 pub use queue::Queue;
+pub use sizes::Sizes;
 pub use source::{Branch, Desk, Place, Reader, Waiting};
 pub use sources::Interest;
 
@@ -52,6 +54,7 @@ pub struct Context {
     /// What wakes an object that is to be looked at again later.
     pub alarm: Arc<dyn Alarm>,
     pub queue: Arc<Queue>,
+    pub sizes: Arc<Sizes>,
     pub events: Arc<Events>,
     pub metrics: Metrics,
 }
@@ -73,6 +76,7 @@ impl Context {
             now,
             alarm: Arc::new(Timer),
             queue: Arc::default(),
+            sizes: Arc::default(),
             events: Arc::default(),
             metrics: Metrics::default(),
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::text::Sha256;
 use api::{TerraformRun, label};
 use engine::later;
 use engine::manifests::label_value;
@@ -28,6 +29,8 @@ const WOKEN: usize = 64;
 pub struct Queue {
     turn: Arc<tokio::sync::Mutex<()>>,
     waiting: Mutex<BTreeMap<Named, (Waiting, Timestamp)>>,
+    /// Who waits until another run is done with a state. It only wakes; who is forgotten looks again by itself.
+    locked_out: Mutex<BTreeMap<Sha256, BTreeSet<Named>>>,
     tell: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
     news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>>>,
 }
@@ -39,7 +42,13 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "it is held, not read")] Own
 impl Default for Queue {
     fn default() -> Self {
         let (tell, news) = mpsc::unbounded();
-        Self { turn: Arc::default(), waiting: Mutex::default(), tell, news: Mutex::new(Some(news)) }
+        Self {
+            turn: Arc::default(),
+            waiting: Mutex::default(),
+            locked_out: Mutex::default(),
+            tell,
+            news: Mutex::new(Some(news)),
+        }
     }
 }
 
@@ -88,8 +97,21 @@ impl Queue {
 
     /// The run waits for no runner (any more).
     pub(crate) fn leave(&self, run: &TerraformRun) {
-        let named = Named { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
-        self.locked().remove(&named);
+        self.locked().remove(&named(run));
+    }
+
+    /// The run is to be told when another one is done with its state.
+    pub(crate) fn await_lock(&self, run: &TerraformRun) {
+        let mut locked_out = self.locked_out.lock().unwrap_or_else(PoisonError::into_inner);
+        locked_out.entry(run.spec.state.clone()).or_default().insert(named(run));
+    }
+
+    /// The run is done with its state: whoever waits for that looks again. O(runs that wait for this one state).
+    pub(crate) fn wake_locked_out(&self, run: &TerraformRun) {
+        let mut locked_out = self.locked_out.lock().unwrap_or_else(PoisonError::into_inner);
+        for next in locked_out.remove(&run.spec.state).into_iter().flatten() {
+            let _ = self.tell.unbounded_send(ObjectRef::new(&next.name).within(&next.namespace));
+        }
     }
 
     /// A runner is free: the first of each repository look again. O(n log n) in what waits.
@@ -107,6 +129,10 @@ impl Queue {
     fn locked(&self) -> MutexGuard<'_, BTreeMap<Named, (Waiting, Timestamp)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn named(run: &TerraformRun) -> Named {
+    Named { namespace: run.namespace().unwrap_or_default(), name: run.name_any() }
 }
 
 /// Pods name their repository by a label, which is shorter than a name may be.

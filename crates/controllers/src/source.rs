@@ -1,7 +1,7 @@
 //! The desk that reads repositories: network and git take seconds, so they happen in a few bounded tasks of their own and never
 //! in a reconcile. What they find is kept here, can always be found again, and wakes whoever waits for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ use crate::credentials;
 
 /// Git processes at the same time. Each may use a core.
 const TASKS: usize = 4;
+/// Of those, how many may be about one repository: one that is slow, or huge, never keeps the others waiting.
+const TASKS_OF_ONE: usize = 2;
 /// How soon something that failed is tried again when it is still wanted.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Findings kept; the oldest go first and are found again when needed.
@@ -69,6 +71,16 @@ enum Question {
     Relevant { branch: Branch, head: CommitId, interest: Interest },
     /// Where are the files of this commit?
     Bundle { place: Place, commit: CommitId },
+}
+
+impl Question {
+    fn place(&self) -> &Place {
+        match self {
+            Self::Heads(place)
+            | Self::Relevant { branch: Branch { place, .. }, .. }
+            | Self::Bundle { place, .. } => place,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -301,17 +313,28 @@ impl Desk {
         use futures::StreamExt;
         let Some(mut asked) = locked(&self.asked).take() else { return };
         let mut tasks = JoinSet::new();
+        let mut places = HashMap::new();
+        let mut turns = Turns::default();
         loop {
+            while tasks.len() < TASKS
+                && let Some(question) = turns.next()
+            {
+                let (desk, place) = (self.clone(), question.place().clone());
+                let task = tasks.spawn(async move {
+                    let answer = desk.answer(&question).await;
+                    desk.found(question, answer);
+                });
+                places.insert(task.id(), place);
+            }
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
-                Some(question) = asked.next(), if tasks.len() < TASKS => {
-                    let desk = self.clone();
-                    tasks.spawn(async move {
-                        let answer = desk.answer(&question).await;
-                        desk.found(question, answer);
-                    });
+                Some(ended) = tasks.join_next_with_id(), if !tasks.is_empty() => {
+                    let id = ended.map_or_else(|failed| failed.id(), |(id, ())| id);
+                    if let Some(place) = places.remove(&id) {
+                        turns.ended(&place);
+                    }
                 }
+                Some(question) = asked.next() => turns.push(question),
             }
         }
         // Git processes die with their tasks; what they would have found is asked for again.
@@ -357,6 +380,59 @@ impl Desk {
                 self.tell_run.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
             }
         };
+    }
+}
+
+/// Questions in the order they came, repository by repository, as far as each has tasks left. Every step is O(1).
+#[derive(Debug, Default)]
+struct Turns {
+    queues: HashMap<Place, Line>,
+    /// A repository for each of its questions that may start.
+    ready: VecDeque<Place>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiting: VecDeque<Question>,
+    /// How often the repository is among those that are ready; never more than wait.
+    ready: usize,
+    working: usize,
+}
+
+impl Line {
+    /// Whether one more of its questions may start.
+    fn call(&mut self) -> bool {
+        let calls = self.ready + self.working < TASKS_OF_ONE && self.ready < self.waiting.len();
+        self.ready += usize::from(calls);
+        calls
+    }
+}
+
+impl Turns {
+    fn push(&mut self, question: Question) {
+        let place = question.place().clone();
+        let line = self.queues.entry(place.clone()).or_default();
+        line.waiting.push_back(question);
+        if line.call() {
+            self.ready.push_back(place);
+        }
+    }
+
+    fn next(&mut self) -> Option<Question> {
+        let line = self.queues.get_mut(&self.ready.pop_front()?)?;
+        line.ready -= 1;
+        line.working += 1;
+        line.waiting.pop_front()
+    }
+
+    fn ended(&mut self, place: &Place) {
+        let Some(line) = self.queues.get_mut(place) else { return };
+        line.working = line.working.saturating_sub(1);
+        if line.call() {
+            self.ready.push_back(place.clone());
+        } else if line.working == 0 && line.waiting.is_empty() {
+            self.queues.remove(place);
+        }
     }
 }
 
@@ -430,4 +506,43 @@ fn refs_by_full_name(refs: &sources::Refs) -> BTreeMap<String, CommitId> {
 /// A panic while the lock was held leaves at worst a finding to be asked for again.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn question(repository: &str, digit: &str) -> Question {
+        let place = Place {
+            uid: repository.to_owned(),
+            name: repository.to_owned(),
+            namespace: "default".to_owned(),
+            url: GitUrl::new("https://forge.example/x").unwrap(),
+            secret: None,
+        };
+        Question::Bundle { place, commit: CommitId::new(digit.repeat(40)).unwrap() }
+    }
+
+    #[test]
+    fn one_repository_never_takes_all_tasks() {
+        let mut turns = Turns::default();
+        for digit in ["1", "2", "3", "4"] {
+            turns.push(question("huge", digit));
+        }
+        turns.push(question("small", "1"));
+        let started: Vec<Question> = std::iter::from_fn(|| turns.next()).collect();
+        assert_eq!(started, [question("huge", "1"), question("huge", "2"), question("small", "1")]);
+        turns.ended(question("small", "1").place());
+        assert_eq!(turns.next(), None);
+        turns.ended(question("huge", "1").place());
+        assert_eq!(turns.next(), Some(question("huge", "3")));
+        assert_eq!(turns.next(), None);
+        for expected in [Some(question("huge", "4")), None] {
+            turns.ended(question("huge", "1").place());
+            assert_eq!(turns.next(), expected);
+        }
+        turns.ended(question("huge", "4").place());
+        assert!(turns.queues.is_empty() && turns.ready.is_empty(), "{turns:?}");
+    }
 }

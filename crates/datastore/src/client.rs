@@ -283,6 +283,20 @@ impl Client {
         Ok(size)
     }
 
+    /// How many bytes a run left in the datastore.
+    pub async fn run_size(&self, run: &RunUid) -> Result<u64, Error> {
+        let doing = format!("measure what run {run} left");
+        let response = self.send(Request::get(format!("/v1/runs/{run}"), &doing)).await?;
+        let answer = response
+            .text()
+            .await
+            .map_err(|error| Error::Unreachable { doing: doing.clone(), detail: error.to_string() })?;
+        answer.trim().parse().map_err(|_| {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidData, "the answer is not a number");
+            Error::Io { doing, source }
+        })
+    }
+
     /// Deletes everything that a run left. Deleting it again is no error.
     pub async fn run_delete(&self, run: &RunUid) -> Result<(), Error> {
         let doing = format!("delete what run {run} left");

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::names;
 
-/// Keeps a pod in the API until its result is recorded: a pod that is absent was never made.
+/// Keeps the pod of an apply in the API until its result is recorded, whoever deletes it: one that is absent was never made, and what
+/// it changes is never lost sight of. A plan changes nothing and may be repeated.
 pub const POD_FINALIZER: &str = "terrane.dev/result";
 
 /// How runner pods are made.
@@ -63,6 +64,7 @@ pub fn runner_pod(
         env.push(json!({ "name": "PATH", "value": path }));
     }
     env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    let finalizers: &[&str] = if run.spec.action.mutates() { &[POD_FINALIZER] } else { &[] };
     // Only process nodes have this image, and they keep other pods away.
     let tolerations = if settings.image == LOCAL_IMAGE {
         json!([{ "key": PROCESS_NODE_TAINT, "operator": "Exists", "effect": "NoSchedule" }])
@@ -83,7 +85,7 @@ pub fn runner_pod(
                 label::ACTION: run.spec.action.as_str(),
             },
             "annotations": { DIRECTORY_ANNOTATION: names::directory(run.spec.layer.name.as_str()) },
-            "finalizers": [POD_FINALIZER],
+            "finalizers": finalizers,
             "ownerReferences": [owner(run)?],
         },
         "spec": {

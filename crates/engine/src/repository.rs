@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::condition::{self, Truth};
-use api::repository::{BranchStatus, RepositoryState, SyncStatus};
+use api::repository::{BranchStatus, LayerCounts, RepositoryState, SyncStatus};
 use api::text::{CommitId, RefName};
-use api::{TerraformRepository, TerraformRepositoryStatus};
+use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -26,6 +26,8 @@ pub struct Observed<'a> {
     pub repository: &'a TerraformRepository,
     /// The branches and tags that layers follow.
     pub wanted: &'a BTreeSet<RefName>,
+    /// How the layers that use it are doing now.
+    pub layers: LayerCounts,
     /// The newest look since this process started.
     pub look: Option<&'a Look>,
     /// A look is under way.
@@ -63,7 +65,31 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     } else {
         (Vec::new(), Wake::At(due))
     };
-    Decision { effects, status: status(seen), wake }
+    let mut status = status(seen);
+    // Layers change all the time. They are counted once a poll, so that a round of one of them costs no write here.
+    if effects.contains(&Effect::Look) {
+        status.layers = Some(seen.layers);
+    }
+    Decision { effects, status, wake }
+}
+
+/// How these layers are doing. O(layers).
+pub fn count<'a>(layers: impl IntoIterator<Item = &'a TerraformLayer>) -> LayerCounts {
+    let mut counts = LayerCounts::default();
+    for layer in layers {
+        let status = layer.status.as_ref();
+        let holds = |kind| {
+            status
+                .and_then(|status| condition::find(&status.conditions, kind))
+                .is_some_and(|condition| condition.status == Truth::True.as_str())
+        };
+        let failed = holds("Stalled") || status.is_some_and(|status| status.consecutive_failures > 0);
+        counts.total += 1;
+        counts.ready += u32::from(holds("Ready"));
+        counts.drifted += u32::from(holds("Drifted"));
+        counts.failed += u32::from(failed);
+    }
+    counts
 }
 
 fn interval(seen: &Observed<'_>) -> Duration {

@@ -1,32 +1,42 @@
 //! What a run needs next: a lock, an attempt, its pod, the recording of its result.
 //!
-//! The order of effects is the proof of safety. Intent comes first: the attempt stands in the status before its pod exists, and
-//! the pod's name follows from it. A pod carries a finalizer until its result is recorded, so an absent pod was never made.
-//! The lock of a state is given back only after the result of its holder is recorded.
+//! The order of effects is the proof of safety. Intent comes first: the attempt stands in the status, as running, before its pod
+//! exists, and the pod's name follows from it. No second pod is ever made for an attempt that may have run:
+//!
+//! * An apply's pod carries a finalizer until its result is recorded, so one that is absent was never made.
+//! * A plan's pod does not, which saves a write: one that is absent has run as far as anybody knows. What it reported is recorded, and
+//!   else the attempt ends here and another one follows. Only where the API refused the pod, and the status says so, was it never made.
+//!
+//! The lock of a state is never given back. It is free for the next one as soon as the attempt that it was taken for has its end on
+//! record, see [`is_done_with`].
 
 mod conditions;
 mod described;
 mod description;
+mod ended;
+mod lock;
 mod pod;
 
+pub use lock::{Lock, is_done_with};
 pub use pod::can_still_work;
 
-use api::attempt::{Description, Outcome, PlanOutcome, Reason};
+use api::attempt::{Description, Outcome};
 use api::audit::Entry;
-use api::backend::{Backend, StateIdentity};
 use api::difference::Differences;
-use api::run::{Action, Attempt, RunResult, RunState, TriggerKind};
+use api::run::{Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
-use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation};
+use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::conditions::progress;
 use self::description::describe;
-use self::pod::{exit_code, exit_words, has_ended, is_being_deleted, is_ours, never_ran};
+use self::ended::{Ended, Next};
+use self::lock::{Permit, holds_lock, lease_name, lock};
+use self::pod::{has_ended, is_being_deleted, is_ours, never_ran};
 use crate::queue::{Holds, Slot, Waiting};
-use crate::{Read, Settings, Wake, later, manifests, names};
+use crate::{Read, Settings, Wake, later, manifests};
 
 #[derive(Debug, Clone)]
 pub struct Observed<'a> {
@@ -40,23 +50,15 @@ pub struct Observed<'a> {
     pub pod: Read<&'a Pod>,
     /// The result that the newest attempt reported.
     pub outcome: Read<&'a Outcome>,
-    /// Who holds the state's lock; looked at for mutating runs only.
+    /// Who holds the state's lock; looked at for mutating runs that may begin an attempt.
     pub lock: Read<Lock>,
     /// Whether one more runner may work; looked at for runs that would start one.
     pub slot: Read<Slot>,
     /// What the attempt that is to begin was told already; looked at only when the datastore refuses another description.
     pub described: Read<&'a Description>,
+    /// Why the API would not have the pod of the attempt that is under way; known in the round that tried to make it.
+    pub refused: Option<&'a str>,
     pub settings: &'a Settings,
-}
-
-/// The Lease of a state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lock {
-    /// The uid of the run that holds it.
-    pub holder: Option<String>,
-    pub fence: u64,
-    /// Proved, not guessed: the holder's run exists no more, and none of its pods can still work.
-    pub holder_is_gone: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -71,8 +73,7 @@ impl Decision {
     pub fn wants_runner(&self) -> bool {
         self.effects.iter().any(|effect| match effect {
             Effect::TakeLock { .. } | Effect::CreatePod(_) => true,
-            Effect::ReleaseLock { .. }
-            | Effect::PutDescription(_)
+            Effect::PutDescription(_)
             | Effect::Audit(_)
             | Effect::SetStatus(_)
             | Effect::StopPod { .. }
@@ -84,25 +85,50 @@ impl Decision {
     pub fn frees_runner(&self) -> bool {
         self.effects.iter().any(|effect| matches!(effect, Effect::DeletePod { .. }))
     }
+
+    /// Whether it records the end of an attempt or of the run: whoever waits for a lock that the run held may take it.
+    pub fn records_end(&self) -> bool {
+        self.status().is_some_and(|status| {
+            let is_open = status.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none());
+            status.state.is_some_and(RunState::is_terminal) || (!status.attempts.is_empty() && !is_open)
+        })
+    }
+
+    /// Whether the run waits until another one is done with the state.
+    pub fn waits_for_lock(&self) -> bool {
+        let ready = self.status().and_then(|status| condition::find(&status.conditions, "Ready"));
+        ready.is_some_and(|ready| ready.reason == STATE_LOCKED)
+            && !self.status().and_then(|status| status.state).is_some_and(RunState::is_terminal)
+    }
+
+    fn status(&self) -> Option<&TerraformRunStatus> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::SetStatus(status) => Some(status.as_ref()),
+            Effect::TakeLock { .. }
+            | Effect::PutDescription(_)
+            | Effect::Audit(_)
+            | Effect::CreatePod(_)
+            | Effect::StopPod { .. }
+            | Effect::DeletePod { .. } => None,
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Take the lock under the next higher fence, if it is free or still held by the dead run that is named.
+    /// Take the lock under the next higher fence, if it is still as it was seen: held by nobody or by the one that is done with it,
+    /// under this fence.
     TakeLock {
         lease: String,
         from: Option<String>,
-    },
-    /// Give the lock back if this run holds it.
-    ReleaseLock {
-        lease: String,
+        fence: u64,
     },
     PutDescription(Box<Description>),
     /// Write down that infrastructure is about to be changed, and who let it be.
     Audit(Box<Entry>),
     SetStatus(Box<TerraformRunStatus>),
     CreatePod(Box<Pod>),
-    /// Ask the pod to end, with all the time it has for that. It stays in the API until its result is recorded.
+    /// Ask the pod to end, with all the time it has for that.
     StopPod {
         name: String,
     },
@@ -118,6 +144,10 @@ const READ_AGAIN: std::time::Duration = std::time::Duration::from_secs(2);
 const LOCK_AGAIN: std::time::Duration = std::time::Duration::from_secs(10);
 /// How soon a run in the queue looks again, should the news of a free runner be lost.
 const QUEUE_AGAIN: std::time::Duration = std::time::Duration::from_secs(60);
+/// How long the creation of a plan's pod may be under way, by a request of a controller that has just ended.
+const UNMADE_FOR: std::time::Duration = std::time::Duration::from_secs(10);
+/// How soon a pod that the API refuses is made again: a quota may have room, an administrator may have changed a policy.
+const REFUSED_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let status = seen.run.status.clone().unwrap_or_default();
@@ -137,8 +167,12 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
 
 /// The reason of a run that a person stopped.
 const CANCELED: &str = "Canceled";
-/// The reason of an apply that ended without a word.
-const OUTCOME_UNKNOWN: &str = "OutcomeUnknown";
+/// The reason of a run whose state another one changes.
+const STATE_LOCKED: &str = "StateLocked";
+/// The reason of a run that waits for a free runner.
+const QUEUED: &str = "Queued";
+/// The reason of a run whose pod the API would not have.
+const POD_REFUSED: &str = "PodRefused";
 /// The layer moved on to another commit before the run started.
 pub(crate) const SUPERSEDED: &str = "Superseded";
 
@@ -168,18 +202,16 @@ pub fn waiting(seen: &Observed<'_>) -> Option<Waiting> {
     Some(Waiting::new(seen.run, name, repository.spec.max_concurrent_runner_pods, holds))
 }
 
-/// A terminal state never changes; what may be left is a pod to let go and a lock to give back.
+/// A terminal state never changes; what may be left is a pod to let go.
 fn tidy(seen: &Observed<'_>) -> Decision {
-    let mut effects = Vec::new();
-    if holds_lock(seen) {
-        effects.push(Effect::ReleaseLock { lease: lease_name(seen) });
+    match seen.pod {
+        Read::Unknown => idle(wait(seen, READ_AGAIN)),
+        Read::Absent => idle(Wake::OnChange),
+        Read::Present(pod) => {
+            let effects = pod.metadata.name.clone().map(|name| Effect::DeletePod { name });
+            Decision { effects: effects.into_iter().collect(), wake: Wake::OnChange }
+        }
     }
-    if let Read::Present(pod) = seen.pod {
-        effects.extend(pod.metadata.name.clone().map(|name| Effect::DeletePod { name }));
-    }
-    let unread = matches!(seen.pod, Read::Unknown)
-        || (seen.run.spec.action.mutates() && matches!(seen.lock, Read::Unknown));
-    Decision { effects, wake: if unread { wait(seen, READ_AGAIN) } else { Wake::OnChange } }
 }
 
 /// The last attempt failed and may be followed by another.
@@ -231,8 +263,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,
         Read::Present(Err(why)) => {
-            let waiting =
-                progress(seen, status, status.state.unwrap_or(RunState::Initial), "SourceUnavailable", why);
+            let waiting = progress(seen, status, before_attempt(status), "SourceUnavailable", why);
             return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
         // The source step wakes us when the files are there.
@@ -241,24 +272,22 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     match &seen.slot {
         Read::Present(Slot::Free) => {}
         Read::Present(Slot::Full(limit)) => {
-            let state = status.state.unwrap_or(RunState::Initial);
-            let queued = progress(seen, status, state, "Queued", &limit.to_string());
+            let queued = progress(seen, status, before_attempt(status), QUEUED, &limit.to_string());
             return Decision { effects: vec![set(queued)], wake: wait(seen, QUEUE_AGAIN) };
         }
         Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
     }
     let fence = match lock(seen) {
         Permit::Granted(fence) => fence,
-        Permit::Take { from } => {
+        Permit::Take { from, fence } => {
             return Decision {
-                effects: vec![Effect::TakeLock { lease: lease_name(seen), from }],
+                effects: vec![Effect::TakeLock { lease: lease_name(seen), from, fence }],
                 // Taking it needs its answer: the fence. The write comes back to us as a change.
                 wake: wait(seen, READ_AGAIN),
             };
         }
         Permit::Wait(why) => {
-            let waiting =
-                progress(seen, status, status.state.unwrap_or(RunState::Initial), "StateLocked", &why);
+            let waiting = progress(seen, status, before_attempt(status), STATE_LOCKED, &why);
             return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
     };
@@ -297,11 +326,23 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         message: None,
         log_digest: None,
     });
-    let state = if number == 0 { RunState::Initial } else { RunState::Retrying };
-    let next = progress(seen, &next, state, "Starting", &format!("attempt {} is about to start", number + 1));
+    let next = under_way(seen, &next);
     let mut effects: Vec<Effect> = put.into_iter().chain(audit).collect();
     effects.extend([set(next), Effect::CreatePod(Box::new(pod))]);
     Decision { effects, wake: Wake::OnChange }
+}
+
+/// The state of a run that waits for an attempt to begin.
+fn before_attempt(status: &TerraformRunStatus) -> RunState {
+    if status.attempts.is_empty() { RunState::Initial } else { RunState::Retrying }
+}
+
+/// The intent, and all that is said until the attempt ends: that a pod starts to work is its own news, not worth a write of ours.
+fn under_way(seen: &Observed<'_>, status: &TerraformRunStatus) -> TerraformRunStatus {
+    let message = status.attempts.last().map_or_else(String::new, |attempt| {
+        format!("attempt {} is under way in pod {}", attempt.number + 1, attempt.pod_name)
+    });
+    progress(seen, status, RunState::Running, "Running", &message)
 }
 
 /// A run that waited while the layer moved on to another commit is about code that nobody wants any more.
@@ -339,13 +380,11 @@ fn entry(run: &TerraformRun, description: &Description) -> Entry {
     }
 }
 
-/// An attempt is under way: make its pod if the crash came between intent and effect, else wait for the pod's end.
+/// An attempt is under way: wait for its pod's end, and find out what an absent one means.
 fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
     let pod = match seen.pod {
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
-        // An absent pod was never made: nothing was changed, and nothing will be.
-        Read::Absent if is_canceled(seen) => return record(seen, status, Ended::unmade(seen.now)),
-        Read::Absent => return make_pod(seen, status, attempt),
+        Read::Absent => return without_pod(seen, status, attempt),
         Read::Present(pod) => pod,
     };
     // Of a run of the same name that was deleted: its pod goes as soon as it has ended.
@@ -368,13 +407,45 @@ fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -
     record(seen, status, if is_canceled(seen) { ended.canceled() } else { ended })
 }
 
+/// The attempt is written down and its pod is not there.
+fn without_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
+    if let Some(why) = seen.refused {
+        let message = format!("the API would not have pod {}: {why}", attempt.pod_name);
+        let refused = progress(seen, status, RunState::Running, POD_REFUSED, &message);
+        return Decision { effects: vec![set(refused)], wake: wait(seen, REFUSED_AGAIN) };
+    }
+    if seen.run.spec.action.mutates() || is_unmade(status) {
+        // Nothing was changed, and nothing will be.
+        return if is_canceled(seen) {
+            record(seen, status, Ended::unmade(seen.now))
+        } else {
+            make_pod(seen, status, attempt)
+        };
+    }
+    // A plan whose pod is gone may have run to its end, or may never have begun: an outcome counts, and a plan may be repeated. Its
+    // artefacts are written once an attempt, so the next one is another attempt.
+    let made_by = later(attempt.started_at.0, UNMADE_FOR);
+    let ended = match seen.outcome {
+        Read::Unknown => return idle(wait(seen, READ_AGAIN)),
+        Read::Present(outcome) => Ended::reported(seen.run, outcome),
+        Read::Absent if seen.now < made_by => return idle(Wake::At(made_by)),
+        Read::Absent => Ended::vanished(&attempt.pod_name, seen.now),
+    };
+    record(seen, status, if is_canceled(seen) { ended.canceled() } else { ended })
+}
+
+/// The status itself says that the pod of the attempt under way has not been made. It says otherwise before the pod is tried again.
+fn is_unmade(status: &TerraformRunStatus) -> bool {
+    condition::find(&status.conditions, "Ready")
+        .is_some_and(|ready| [QUEUED, POD_REFUSED].contains(&ready.reason.as_str()))
+}
+
 /// Makes the pod of an attempt that is written down, as soon as there is room for it.
 fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
     match &seen.slot {
         Read::Present(Slot::Free) => {}
         Read::Present(Slot::Full(limit)) => {
-            let state = status.state.unwrap_or(RunState::Initial);
-            let queued = progress(seen, status, state, "Queued", &limit.to_string());
+            let queued = progress(seen, status, RunState::Running, QUEUED, &limit.to_string());
             return Decision { effects: vec![set(queued)], wake: wait(seen, QUEUE_AGAIN) };
         }
         Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
@@ -383,8 +454,10 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
         Read::Present(layer) => layer.spec.repository.name.as_str(),
         Read::Absent | Read::Unknown => "",
     };
-    let pod = manifests::runner_pod(seen.run, repository, attempt.number, &seen.settings.runner);
-    let effects = pod.map(|pod| Effect::CreatePod(Box::new(pod))).into_iter().collect();
+    let Some(pod) = manifests::runner_pod(seen.run, repository, attempt.number, &seen.settings.runner) else {
+        return idle(Wake::OnChange);
+    };
+    let effects = vec![set(under_way(seen, status)), Effect::CreatePod(Box::new(pod))];
     Decision { effects, wake: Wake::OnChange }
 }
 
@@ -392,9 +465,8 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, pod: &Pod) -> Decision {
     let name = &attempt.pod_name;
     if !is_canceled(seen) {
-        let message = format!("pod {name} is at work");
-        let running = progress(seen, status, RunState::Running, "Running", &message);
-        return Decision { effects: vec![set(running)], wake: Wake::OnChange };
+        // The same words as the intent's, so that this writes only what was said otherwise in between.
+        return Decision { effects: vec![set(under_way(seen, status))], wake: Wake::OnChange };
     }
     let message = format!("canceled by hand; pod {name} was asked to stop and may first save its state");
     let mut effects = vec![set(progress(seen, status, RunState::Running, "Canceling", &message))];
@@ -404,148 +476,7 @@ fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, 
     Decision { effects, wake: Wake::OnChange }
 }
 
-/// How an attempt ended, whoever says so.
-struct Ended {
-    reason: String,
-    message: String,
-    exit_code: Option<i32>,
-    finished_at: Timestamp,
-    log: Option<Sha256>,
-    result: RunResult,
-    next: Next,
-}
-
-enum Next {
-    Succeed,
-    MayRetry,
-    Fail,
-}
-
-impl Ended {
-    fn reported(run: &TerraformRun, outcome: &Outcome) -> Self {
-        let next = match (outcome.reason, outcome.action) {
-            (Reason::Succeeded, _) => Next::Succeed,
-            // An apply that was refused the lock or never found its tool changed nothing. One that started is never repeated.
-            (Reason::StateLocked | Reason::ToolMissing | Reason::ToolUntrusted, Action::Apply) => {
-                Next::MayRetry
-            }
-            (
-                Reason::ToolFailed
-                | Reason::Stale
-                | Reason::StateMoved
-                | Reason::BadInput
-                | Reason::Interrupted,
-                Action::Apply,
-            ) => Next::Fail,
-            (
-                Reason::ToolFailed
-                | Reason::Stale
-                | Reason::StateMoved
-                | Reason::BadInput
-                | Reason::Interrupted
-                | Reason::StateLocked
-                | Reason::ToolMissing
-                | Reason::ToolUntrusted,
-                Action::Plan,
-            ) => Next::MayRetry,
-        };
-        let plan = outcome.plan.as_ref();
-        Self {
-            reason: outcome.reason.as_str().to_owned(),
-            message: outcome.message.clone(),
-            exit_code: Some(outcome.exit_code),
-            finished_at: outcome.finished_at,
-            log: Some(outcome.log_sha256.clone()),
-            result: RunResult {
-                reason: outcome.reason.as_str().to_owned(),
-                message: outcome.message.clone(),
-                summary: plan.map(|p| p.summary),
-                plan_sha256: plan.map(|p| p.sha256.clone()),
-                state_identity: plan.map(|p| identity(run, p)),
-                differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),
-            },
-            next,
-        }
-    }
-
-    /// It never began.
-    fn nothing_done(reason: &str, message: &str, now: Timestamp, next: Next) -> Self {
-        let (reason, message) = (reason.to_owned(), message.to_owned());
-        let result = RunResult {
-            reason: reason.clone(),
-            message: message.clone(),
-            summary: None,
-            plan_sha256: None,
-            state_identity: None,
-            differences: Differences::default(),
-        };
-        Self { reason, message, exit_code: None, finished_at: now, log: None, result, next }
-    }
-
-    fn unmade(now: Timestamp) -> Self {
-        Self::nothing_done(CANCELED, "canceled by hand before its pod was made", now, Next::Fail)
-    }
-
-    fn never_ran(now: Timestamp) -> Self {
-        let message = "the runner's pod was deleted before it ran on a node";
-        Self::nothing_done("PodDeleted", message, now, Next::MayRetry)
-    }
-
-    /// The same end, of a run that a person wanted to end. What succeeded all the same has succeeded, and what is not known
-    /// is not known.
-    fn canceled(self) -> Self {
-        match self.next {
-            Next::Succeed => self,
-            Next::Fail if self.reason == OUTCOME_UNKNOWN => self,
-            Next::MayRetry | Next::Fail => {
-                let message = format!("canceled by hand: {}", self.message);
-                let reason = CANCELED.to_owned();
-                let result = RunResult { reason: reason.clone(), message: message.clone(), ..self.result };
-                Self { reason, message, result, next: Next::Fail, ..self }
-            }
-        }
-    }
-
-    /// The pod ended without a result.
-    fn silent(action: Action, pod: &Pod, now: Timestamp) -> Self {
-        let how = exit_words(pod);
-        let (reason, message, next) = match action {
-            Action::Plan => {
-                ("RunnerDied", format!("the runner ended without a result ({how})"), Next::MayRetry)
-            }
-            Action::Apply => (
-                OUTCOME_UNKNOWN,
-                format!(
-                    "the runner ended in mid-apply without a result ({how}); a new plan will show what it did"
-                ),
-                Next::Fail,
-            ),
-        };
-        Self {
-            reason: reason.to_owned(),
-            message: message.clone(),
-            exit_code: exit_code(pod),
-            finished_at: now,
-            log: None,
-            result: RunResult {
-                reason: reason.to_owned(),
-                message,
-                summary: None,
-                plan_sha256: None,
-                state_identity: None,
-                differences: Differences::default(),
-            },
-            next,
-        }
-    }
-}
-
-/// The state that a plan was made on: the backend that its runner found in the code, else the one that the datastore keeps.
-fn identity(run: &TerraformRun, plan: &PlanOutcome) -> StateIdentity {
-    plan.backend.as_ref().map_or_else(|| StateIdentity::kept_here(run.spec.state.clone()), Backend::identity)
-}
-
-/// Writes down how the attempt ended; only then may its pod and its lock go.
+/// Writes down how the attempt ended; only then may its pod go, and is the lock free for the next one.
 fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Decision {
     let mut next = status.clone();
     if let Some(attempt) = next.attempts.last_mut() {
@@ -556,7 +487,7 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
         attempt.log_digest = ended.log;
     }
     let tried = u32::try_from(next.attempts.len()).unwrap_or(u32::MAX);
-    let may_retry = tried <= seen.run.spec.max_retries;
+    let may_retry = ended::may_retry(&next, seen.run.spec.max_retries);
     let next = match ended.next {
         Next::Succeed => {
             next.finished_at = Some(Time(ended.finished_at));
@@ -576,9 +507,6 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
         }
     };
     let mut effects = vec![set(next)];
-    if holds_lock(seen) {
-        effects.push(Effect::ReleaseLock { lease: lease_name(seen) });
-    }
     effects
         .extend(status.attempts.last().map(|attempt| Effect::DeletePod { name: attempt.pod_name.clone() }));
     Decision { effects, wake: Wake::OnChange }
@@ -597,50 +525,7 @@ fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, messa
         differences: Differences::default(),
     });
     let next = progress(seen, &next, RunState::Failed, reason, message);
-    let mut effects = vec![set(next)];
-    if holds_lock(seen) {
-        effects.push(Effect::ReleaseLock { lease: lease_name(seen) });
-    }
-    Decision { effects, wake: Wake::OnChange }
-}
-
-enum Permit {
-    Granted(u64),
-    Take { from: Option<String> },
-    Wait(String),
-}
-
-fn lock(seen: &Observed<'_>) -> Permit {
-    if !seen.run.spec.action.mutates() {
-        return Permit::Granted(0);
-    }
-    match &seen.lock {
-        Read::Absent => Permit::Take { from: None },
-        Read::Present(Lock { holder: None, .. }) => Permit::Take { from: None },
-        Read::Present(Lock { holder: Some(holder), fence, .. })
-            if Some(holder) == seen.run.metadata.uid.as_ref() =>
-        {
-            Permit::Granted(*fence)
-        }
-        Read::Present(Lock { holder, holder_is_gone: true, .. }) => Permit::Take { from: holder.clone() },
-        Read::Present(Lock { holder: Some(_), .. }) => {
-            Permit::Wait("another run changes the same state".to_owned())
-        }
-        Read::Unknown => Permit::Wait("who holds the state's lock could not be read".to_owned()),
-    }
-}
-
-fn holds_lock(seen: &Observed<'_>) -> bool {
-    match &seen.lock {
-        Read::Present(lock) => {
-            seen.run.spec.action.mutates() && lock.holder == seen.run.metadata.uid && lock.holder.is_some()
-        }
-        Read::Absent | Read::Unknown => false,
-    }
-}
-
-fn lease_name(seen: &Observed<'_>) -> String {
-    names::lease(&seen.run.spec.state)
+    Decision { effects: vec![set(next)], wake: Wake::OnChange }
 }
 
 fn set(status: TerraformRunStatus) -> Effect {

@@ -5,13 +5,15 @@ mod world;
 
 use std::time::Duration;
 
-use api::annotation;
 use api::approval::Decision as Word;
 use api::condition;
 use api::layer::LayerState;
 use api::run::{Action, PlanSummary, TriggerKind};
+use api::{TerraformLayerStatus, annotation};
 use engine::Read;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
+use serde_json::json;
 use world::{World, adds, commit, world};
 
 /// What a person and the API would see after one decision.
@@ -366,4 +368,70 @@ proptest! {
             prop_assert_eq!(settled, world.layer.status.clone());
         }
     }
+}
+
+#[test]
+fn a_new_layer_says_nothing_until_its_commit_is_known_or_a_moment_has_passed() {
+    for source in [Read::Unknown, Read::Absent] {
+        let mut world = world();
+        world.layer.metadata.creation_timestamp = Some(Time(world.now));
+        world.source = source;
+        let first = world.step();
+        assert_eq!(first.status, TerraformLayerStatus::default(), "nothing to write");
+        world.wait(&first);
+        let later = world.step();
+        let ready = condition::find(&later.status.conditions, "Ready").unwrap();
+        assert_eq!(ready.status, "Unknown", "it is never silent for long");
+        assert!(later.status.why.is_some());
+    }
+}
+
+#[test]
+fn a_layer_says_what_was_applied_and_no_more_what_would_be() {
+    let mut world = world().auto_apply();
+    world.step();
+    world.succeed(adds(2));
+    world.step();
+    assert_eq!(world.status().last_result.as_deref(), Some("Plan: 2 to create, 0 to update, 0 to delete"));
+    world.succeed(adds(0));
+    world.step();
+    assert_eq!(world.status().last_result.as_deref(), Some("Applied: 2 created, 0 updated, 0 deleted"));
+    assert_eq!(world.status().state, Some(LayerState::Idle));
+}
+
+#[test]
+fn a_run_between_two_attempts_is_not_told_as_running() {
+    let mut world = world();
+    world.step();
+    assert_eq!(world.status().last_run.as_ref().unwrap().result, "running");
+    let message = "failed once, trying again at 10:00:00 UTC: no such provider\nand a page of details";
+    let conditions =
+        vec![json!({ "type": "Ready", "status": "False", "reason": "ToolFailed", "message": message,
+                                  "lastTransitionTime": "2026-01-01T00:00:00Z" })];
+    let status = json!({ "state": "FailureGracePeriod", "conditions": conditions });
+    world.active().unwrap().status = serde_json::from_value(status).unwrap();
+    world.step();
+    let told = &world.status().last_run.as_ref().unwrap().result;
+    assert_eq!(told, "failed once, trying again at 10:00:00 UTC: no such provider");
+}
+
+#[test]
+fn a_page_of_errors_becomes_a_sentence() {
+    let mut world = world().auto_apply().max_retries(0);
+    world.step();
+    world.fail("ToolFailed");
+    let page = format!("Error: {}because of that\n{}", "no ".repeat(200), "line\n".repeat(500));
+    let run = world.runs.last_mut().unwrap();
+    run.status.as_mut().unwrap().result.as_mut().unwrap().message = page.clone();
+    world.step();
+    let why = world.status().why.clone().unwrap();
+    assert!(
+        why.contains("Error: no no") && why.ends_with("because of that") && why.chars().count() < 240,
+        "{why}"
+    );
+
+    world.source = Read::Present(Err(page));
+    world.step();
+    let why = world.status().why.clone().unwrap();
+    assert!(!why.contains('\n') && why.chars().count() < 240, "{why}");
 }

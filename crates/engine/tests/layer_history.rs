@@ -12,8 +12,11 @@ use world::{World, adds, world};
 
 fn keeping(runs: u32, max_age: Option<&str>) -> World {
     let mut world = world().auto_apply();
-    world.layer.spec.run_history_policy =
-        Some(RunHistoryPolicy { runs: Some(runs), max_age: max_age.map(|span| span.parse().unwrap()) });
+    world.layer.spec.run_history_policy = Some(RunHistoryPolicy {
+        runs: Some(runs),
+        max_age: max_age.map(|span| span.parse().unwrap()),
+        max_bytes: None,
+    });
     world
 }
 
@@ -50,7 +53,7 @@ fn the_repository_and_the_default_speak_where_the_layer_is_silent() {
     for (repository, expected) in [(Some(2), 3), (None, 6)] {
         let mut world = world().auto_apply();
         world.repository.as_mut().unwrap().spec.run_history_policy =
-            repository.map(|runs| RunHistoryPolicy { runs: Some(runs), max_age: None });
+            repository.map(|runs| RunHistoryPolicy { runs: Some(runs), ..RunHistoryPolicy::default() });
         world.step();
         world.succeed(adds(1));
         world.step();
@@ -77,6 +80,57 @@ fn old_runs_go_by_age_at_their_time() {
     world.wait(&decision);
     world.step();
     assert_eq!(world.runs.len(), 1, "the newest plan stays at any age");
+}
+
+/// Six syncs whose runs take 100 bytes each, except for the first.
+fn measured(max_bytes: Option<i64>, first: Option<u64>) -> World {
+    let mut world = keeping(100, None);
+    world.layer.spec.run_history_policy.as_mut().unwrap().max_bytes = max_bytes;
+    world.step();
+    world.succeed(PlanSummary::default());
+    for n in 0..6 {
+        sync(&mut world, &n.to_string());
+    }
+    world.sizes = world.runs.iter().map(|run| (run.metadata.uid.clone().unwrap(), 100)).collect();
+    let oldest = world.runs.first().unwrap().metadata.uid.clone().unwrap();
+    match first {
+        Some(size) => world.sizes.insert(oldest, size),
+        None => world.sizes.remove(&oldest),
+    };
+    world
+}
+
+#[test]
+fn the_oldest_runs_go_until_the_rest_fits() {
+    for (max_bytes, first, kept) in [
+        (None, Some(100), 7),
+        (Some(700), Some(100), 7),
+        (Some(699), Some(100), 6),
+        (Some(350), Some(100), 3),
+        // What the layer rests on stays at any size.
+        (Some(0), Some(100), 1),
+        // A run that was not measured is not forgotten for its size.
+        (Some(350), None, 4),
+    ] {
+        let mut world = measured(max_bytes, first);
+        let newest = world.runs.last().unwrap().metadata.name.clone();
+        world.step();
+        assert_eq!(world.runs.len(), kept, "{max_bytes:?} {first:?}");
+        assert_eq!(world.runs.last().unwrap().metadata.name, newest);
+        assert!(world.step().effects.is_empty(), "after its effects nothing is wanted");
+    }
+}
+
+#[test]
+fn a_limit_of_the_repository_is_the_default_of_its_layers() {
+    let mut world = measured(None, Some(100));
+    world.repository.as_mut().unwrap().spec.run_history_policy =
+        Some(RunHistoryPolicy { max_bytes: Some(250), ..RunHistoryPolicy::default() });
+    assert_eq!(engine::layer::bytes_kept(&world.layer, world.repository.as_ref()), Some(250));
+    world.step();
+    assert_eq!(world.runs.len(), 2);
+    world.layer.spec.run_history_policy.as_mut().unwrap().max_bytes = Some(1000);
+    assert_eq!(engine::layer::bytes_kept(&world.layer, world.repository.as_ref()), Some(1000));
 }
 
 #[test]

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::condition;
-use api::repository::RepositoryState;
+use api::repository::{LayerCounts, RepositoryState};
 use api::text::RefName;
 use api::{TerraformRepository, TerraformRepositoryStatus};
-use engine::repository::{Decision, Effect, Look, Observed, decide};
+use engine::repository::{Decision, Effect, Look, Observed, count, decide};
 use engine::{Settings, Wake, later};
 use jiff::Timestamp;
 use world::{commit, settings, world};
@@ -19,6 +19,7 @@ struct Scene {
     now: Timestamp,
     repository: TerraformRepository,
     wanted: BTreeSet<RefName>,
+    layers: LayerCounts,
     look: Option<Look>,
     settings: Settings,
 }
@@ -29,6 +30,7 @@ fn scene() -> Scene {
         now: world.now,
         repository: world.repository.unwrap(),
         wanted: [RefName::new("main").unwrap()].into(),
+        layers: LayerCounts::default(),
         look: None,
         settings: settings(),
     }
@@ -40,6 +42,7 @@ impl Scene {
             now: self.now,
             repository: &self.repository,
             wanted: &self.wanted,
+            layers: self.layers,
             look: self.look.as_ref(),
             looking: false,
             jitter: 0.5,
@@ -133,4 +136,48 @@ fn a_missing_branch_is_named_and_a_suspended_repository_is_left_alone() {
     assert_eq!(decision.wake, Wake::OnChange);
     assert_eq!(scene.ready(), ("False", "Suspended"));
     assert!(!scene.holds("Stalled"));
+}
+
+#[test]
+fn layers_are_counted_when_the_repository_is_looked_at_and_not_between() {
+    let mut scene = scene();
+    scene.layers = LayerCounts { total: 2, ready: 1, drifted: 0, failed: 1 };
+    assert_eq!(scene.step().effects, [Effect::Look]);
+    scene.found(Ok(&["refs/heads/main"]));
+    let settled = scene.step();
+    assert_eq!(settled.status.layers, Some(scene.layers));
+
+    scene.layers = LayerCounts { total: 2, ready: 2, drifted: 1, failed: 0 };
+    assert_eq!(scene.step().status, settled.status, "a layer's change writes nothing");
+    let Wake::At(due) = settled.wake else { panic!("{:?}", settled.wake) };
+    scene.now = due;
+    let next = scene.step();
+    assert_eq!((next.effects, next.status.layers), (vec![Effect::Look], Some(scene.layers)));
+}
+
+#[test]
+fn layers_are_counted_by_their_conditions() {
+    let layer = |conditions: &[(&str, &str)], failures: u32| {
+        let mut layer = world().layer;
+        let conditions: Vec<_> = conditions
+            .iter()
+            .map(|(kind, status)| {
+                serde_json::json!({ "type": kind, "status": status, "reason": "R", "message": "",
+                                    "lastTransitionTime": "2026-01-01T00:00:00Z" })
+            })
+            .collect();
+        let status = serde_json::json!({ "conditions": conditions, "consecutiveFailures": failures });
+        layer.status = Some(serde_json::from_value(status).unwrap());
+        layer
+    };
+    let unseen = world().layer;
+    let layers = [
+        unseen,
+        layer(&[("Ready", "True")], 0),
+        layer(&[("Ready", "True"), ("Drifted", "False")], 0),
+        layer(&[("Ready", "False"), ("Drifted", "True")], 0),
+        layer(&[("Ready", "False"), ("Drifted", "True"), ("Stalled", "True")], 3),
+        layer(&[("Ready", "False")], 1),
+    ];
+    assert_eq!(count(&layers), LayerCounts { total: 6, ready: 2, drifted: 2, failed: 2 });
 }

@@ -10,7 +10,7 @@ use api::run::{Action, RunState};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus, annotation};
 use engine::queue::{Limit, Slot, Urgency};
-use engine::run::{Decision, Effect, Lock, Observed, decide, waiting};
+use engine::run::{Decision, Effect, Lock, Observed, decide, is_done_with, waiting};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,6 +28,7 @@ struct Scene {
     bundle: Read<Result<Sha256, String>>,
     slot: Read<Slot>,
     described: Read<Description>,
+    refused: Option<String>,
     settings: Settings,
     now: Timestamp,
     audit: Vec<Entry>,
@@ -52,6 +53,7 @@ fn scene(action: Action) -> Scene {
         bundle: Read::Present(Ok(Sha256::of(b"bundle"))),
         slot: Read::Present(Slot::Free),
         described: Read::Unknown,
+        refused: None,
         settings: settings(),
         audit: Vec::new(),
     }
@@ -74,6 +76,7 @@ impl Scene {
             lock: self.lock.clone(),
             slot: self.slot.clone(),
             described: self.described.as_ref(),
+            refused: self.refused.as_deref(),
             settings: &self.settings,
         }
     }
@@ -91,14 +94,9 @@ impl Scene {
                 self.lock = Read::Present(Lock {
                     holder: self.run.metadata.uid.clone(),
                     fence,
-                    holder_is_gone: false,
+                    holder_is_done: false,
                 });
                 "take lock"
-            }
-            Effect::ReleaseLock { .. } => {
-                let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence);
-                self.lock = Read::Present(Lock { holder: None, fence, holder_is_gone: false });
-                "release lock"
             }
             Effect::PutDescription(_) => "put description",
             Effect::Audit(entry) => {
@@ -153,9 +151,9 @@ fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
     let mut scene = scene(Action::Plan);
     assert_eq!(scene.step(), ["put description", "set status", "create pod"]);
     assert_eq!(scene.status().attempts.len(), 1);
+    assert_eq!(scene.state(), Some(RunState::Running), "the intent says so");
     scene.pod_becomes("Running", 0);
-    assert_eq!(scene.step(), ["set status"]);
-    assert_eq!(scene.state(), Some(RunState::Running));
+    assert_eq!(scene.step(), ["keep status"], "that its pod works is not worth a write");
     scene.ends(Reason::Succeeded);
     assert_eq!(scene.step(), ["set status", "delete pod"]);
     assert_eq!(scene.state(), Some(RunState::Succeeded));
@@ -163,38 +161,165 @@ fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
 }
 
 #[test]
-fn an_apply_takes_the_lock_first_and_gives_it_back_after_its_result_is_recorded() {
+fn an_apply_takes_the_lock_first_and_is_done_with_it_once_its_result_is_recorded() {
     let mut scene = scene(Action::Apply);
     assert_eq!(scene.step(), ["take lock"]);
     assert_eq!(scene.step(), ["put description", "audit", "set status", "create pod"]);
     assert_eq!(scene.status().attempts[0].fence, 1);
+    assert!(!is_done_with(&scene.run, 1), "while it works");
     scene.ends(Reason::Succeeded);
-    assert_eq!(scene.step(), ["set status", "release lock", "delete pod"]);
+    assert!(!is_done_with(&scene.run, 1), "while its result is not recorded");
+    assert_eq!(scene.step(), ["set status", "delete pod"]);
+    assert!(is_done_with(&scene.run, 1));
+}
+
+#[test]
+fn a_run_that_took_the_lock_and_has_not_begun_is_not_done_with_it() {
+    let mut scene = scene(Action::Apply);
+    assert!(!is_done_with(&scene.run, 1), "nothing is on record");
+    scene.step();
+    scene.step();
+    scene.ends(Reason::StateLocked);
+    scene.step();
+    assert_eq!(scene.state(), Some(RunState::FailureGracePeriod));
+    assert!(is_done_with(&scene.run, 1), "another one may go first while it waits");
+    assert!(!is_done_with(&scene.run, 2), "taken again, for an attempt that has not begun");
+}
+
+#[test]
+fn each_attempt_of_an_apply_has_a_fence_of_its_own() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    scene.step();
+    scene.ends(Reason::StateLocked);
+    scene.step();
+    scene.now = engine::later(scene.now, scene.settings.retry.max);
+    scene.outcome = Read::Unknown;
+    let again = scene.decide().effects;
+    let uid = scene.run.metadata.uid.clone();
+    assert!(
+        matches!(again.as_slice(), [Effect::TakeLock { from, fence: 1, .. }] if *from == uid),
+        "only if nobody took it meanwhile: {again:?}"
+    );
+    scene.step();
+    scene.step();
+    let fences: Vec<u64> = scene.status().attempts.iter().map(|attempt| attempt.fence).collect();
+    assert_eq!(fences, [1, 2]);
+    assert_eq!(scene.state(), Some(RunState::Running));
+}
+
+#[test]
+fn a_plan_whose_pod_is_gone_gets_no_second_pod_for_the_same_attempt() {
+    let mut reported = scene(Action::Plan);
+    reported.step();
+    reported.pod = Read::Absent;
+    reported.outcome = Read::Unknown;
+    assert!(reported.step().is_empty(), "a datastore that does not answer decides nothing");
+    reported.outcome = Read::Present(outcome(Action::Plan, Reason::Succeeded, reported.now));
+    assert_eq!(reported.step(), ["set status", "delete pod"]);
+    assert_eq!(reported.state(), Some(RunState::Succeeded), "what it reported counts");
+
+    let mut silent = scene(Action::Plan);
+    silent.step();
+    silent.pod = Read::Absent;
+    silent.outcome = Read::Absent;
+    assert!(silent.step().is_empty(), "whoever wrote the intent may be about to make it");
+    silent.now = engine::later(silent.now, std::time::Duration::from_secs(10));
+    assert_eq!(silent.step(), ["set status", "delete pod"]);
+    assert_eq!(silent.state(), Some(RunState::FailureGracePeriod));
+    assert_eq!(silent.status().attempts[0].reason.as_deref(), Some("PodGone"));
+    silent.now = engine::later(silent.now, silent.settings.retry.max);
+    assert_eq!(silent.step(), ["put description", "set status", "create pod"]);
+    assert_eq!(silent.status().attempts[1].number, 1);
+}
+
+#[test]
+fn a_pod_that_is_gone_costs_a_plan_none_of_its_tries_and_is_not_made_for_ever() {
+    let mut scene = scene(Action::Plan);
+    scene.run.spec.max_retries = 1;
+    let mut reasons = Vec::new();
+    for gone in [true, false, false] {
+        assert!(scene.step().contains(&"create pod"));
+        if gone {
+            scene.pod = Read::Absent;
+            scene.outcome = Read::Absent;
+        } else {
+            scene.ends(Reason::ToolFailed);
+        }
+        scene.now = engine::later(scene.now, scene.settings.retry.max);
+        scene.step();
+        reasons = scene.status().attempts.into_iter().filter_map(|attempt| attempt.reason).collect();
+        scene.now = engine::later(scene.now, scene.settings.retry.max);
+    }
+    assert_eq!(reasons, ["PodGone", "ToolFailed", "ToolFailed"]);
+    assert_eq!(scene.state(), Some(RunState::Failed));
+    assert!(api::condition::is_true(&scene.status().conditions, "HasReachedRetryLimit"));
+
+    let mut cursed = self::scene(Action::Plan);
+    cursed.run.spec.max_retries = 1;
+    while !cursed.state().is_some_and(RunState::is_terminal) {
+        cursed.step();
+        cursed.pod = Read::Absent;
+        cursed.outcome = Read::Absent;
+        cursed.now = engine::later(cursed.now, cursed.settings.retry.max);
+        assert!(cursed.status().attempts.len() <= 2);
+    }
+}
+
+#[test]
+fn a_pod_that_the_api_refuses_is_told_of_and_made_later_in_the_same_attempt() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        while scene.status().attempts.is_empty() {
+            scene.step();
+        }
+        scene.pod = Read::Absent;
+        scene.outcome = Read::Absent;
+        scene.refused = Some("exceeded quota: pods".into());
+        assert_eq!(scene.step(), ["set status"]);
+        let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+        assert_eq!(ready.reason, "PodRefused");
+        assert!(ready.message.ends_with("exceeded quota: pods"), "{}", ready.message);
+        scene.refused = None;
+        scene.slot = full();
+        scene.step();
+        scene.slot = Read::Present(Slot::Free);
+        assert_eq!(scene.step(), ["set status", "create pod"], "the intent stands again before the pod");
+        assert_eq!(scene.status().attempts.len(), 1);
+
+        scene.pod = Read::Absent;
+        scene.refused = Some("exceeded quota: pods".into());
+        scene.step();
+        scene.refused = None;
+        cancel(&mut scene);
+        scene.step();
+        assert_eq!(scene.status().result.unwrap().message, "canceled by hand before its pod was made");
+    }
 }
 
 #[test]
 fn a_lock_of_another_run_is_waited_for() {
     let mut scene = scene(Action::Apply);
-    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7, holder_is_gone: false });
+    scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7, holder_is_done: false });
     assert_eq!(scene.step(), ["set status"]);
     assert_eq!(scene.step(), ["keep status"]);
     scene.lock = Read::Unknown;
     assert!(!scene.step().contains(&"create pod"));
-    scene.lock = Read::Present(Lock { holder: None, fence: 7, holder_is_gone: false });
+    scene.lock = Read::Present(Lock { holder: None, fence: 7, holder_is_done: false });
     assert_eq!(scene.step(), ["take lock"]);
     scene.step();
     assert_eq!(scene.status().attempts[0].fence, 8);
 }
 
 #[test]
-fn the_lock_of_a_run_that_is_proved_gone_is_taken_over_under_a_higher_fence() {
+fn the_lock_of_a_run_that_is_done_is_taken_from_it_under_a_higher_fence() {
     let mut scene = scene(Action::Apply);
-    scene.lock = Read::Present(Lock { holder: Some("dead".into()), fence: 7, holder_is_gone: true });
+    scene.lock = Read::Present(Lock { holder: Some("dead".into()), fence: 7, holder_is_done: true });
     let taken = scene.decide().effects.into_iter().any(|effect| match effect {
-        Effect::TakeLock { from, .. } => from.as_deref() == Some("dead"),
+        Effect::TakeLock { from, fence, .. } => (from.as_deref(), fence) == (Some("dead"), 7),
         _ => false,
     });
-    assert!(taken, "from that run and no other");
+    assert!(taken, "from that run and no other, as it was seen");
     assert_eq!(scene.step(), ["take lock"]);
     scene.step();
     assert_eq!(scene.status().attempts[0].fence, 8);
@@ -373,7 +498,7 @@ fn an_attempt_that_was_described_for_another_lock_never_starts() {
     let stored = description_of(&scene.decide());
     scene.described = Read::Present(Description { fence: stored.fence + 1, ..stored });
     let steps = scene.step();
-    assert_eq!(steps, ["set status", "release lock"]);
+    assert_eq!(steps, ["set status"]);
     assert_eq!(scene.status().result.unwrap().reason, "DescribedOtherwise");
 }
 
@@ -418,7 +543,8 @@ fn a_run_without_a_runner_queues_quietly_and_takes_no_lock_meanwhile() {
 
 #[test]
 fn an_attempt_written_down_before_a_crash_waits_for_room_too() {
-    let mut scene = scene(Action::Plan);
+    let mut scene = scene(Action::Apply);
+    scene.step();
     scene.step();
     scene.pod = Read::Absent;
     assert_eq!(waiting(&scene.view()).unwrap().urgency, Urgency::Holding);
@@ -427,7 +553,7 @@ fn an_attempt_written_down_before_a_crash_waits_for_room_too() {
     assert!(!scene.decide().wants_runner());
     scene.slot = Read::Present(Slot::Free);
     assert!(scene.decide().wants_runner());
-    assert_eq!(scene.step(), ["create pod"]);
+    assert_eq!(scene.step(), ["set status", "create pod"]);
 }
 
 fn cancel(scene: &mut Scene) {
@@ -436,11 +562,12 @@ fn cancel(scene: &mut Scene) {
 }
 
 #[test]
-fn a_run_canceled_before_it_started_never_starts_and_leaves_no_lock() {
+fn a_run_canceled_before_it_started_never_starts_and_is_done_with_its_lock() {
     let mut waits = scene(Action::Apply);
     waits.step();
     cancel(&mut waits);
-    assert_eq!(waits.step(), ["set status", "release lock"]);
+    assert_eq!(waits.step(), ["set status"]);
+    assert!(is_done_with(&waits.run, 1));
     assert_eq!(waits.state(), Some(RunState::Failed));
     assert_eq!(waits.status().result.unwrap().reason, "Canceled");
     assert!(waits.step().is_empty());
@@ -450,7 +577,8 @@ fn a_run_canceled_before_it_started_never_starts_and_leaves_no_lock() {
     written_down.step();
     written_down.pod = Read::Absent;
     cancel(&mut written_down);
-    assert_eq!(written_down.step(), ["set status", "release lock", "delete pod"]);
+    assert_eq!(written_down.step(), ["set status", "delete pod"]);
+    assert!(is_done_with(&written_down.run, 1));
     assert_eq!(written_down.status().result.unwrap().reason, "Canceled");
 }
 
@@ -476,7 +604,6 @@ fn a_running_attempt_is_asked_to_stop_once_and_its_own_word_counts() {
             scene.ends(reason);
             let done = scene.step();
             assert_eq!(done.first(), Some(&"set status"));
-            assert_eq!(done.contains(&"release lock"), action == Action::Apply);
             assert_eq!(scene.state(), Some(state), "{reason:?} {action:?}");
             assert_eq!(scene.status().result.unwrap().reason, told);
         }
@@ -506,7 +633,7 @@ fn a_pod_deleted_before_it_had_a_node_never_ran() {
     let Read::Present(pod) = &mut scene.pod else { panic!() };
     pod.metadata.deletion_timestamp = Some(Time(scene.now));
     scene.outcome = Read::Absent;
-    assert_eq!(scene.step(), ["set status", "release lock", "delete pod"]);
+    assert_eq!(scene.step(), ["set status", "delete pod"]);
     assert_eq!(
         scene.state(),
         Some(RunState::FailureGracePeriod),
@@ -543,9 +670,9 @@ fn read_lock(uid: Option<String>) -> impl Strategy<Value = Read<Lock>> {
     prop_oneof![
         Just(Read::Unknown),
         Just(Read::Absent),
-        Just(Read::Present(Lock { holder: None, fence: 3, holder_is_gone: false })),
-        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3, holder_is_gone: false })),
-        Just(Read::Present(Lock { holder: uid, fence: 4, holder_is_gone: false })),
+        Just(Read::Present(Lock { holder: None, fence: 3, holder_is_done: false })),
+        Just(Read::Present(Lock { holder: Some("someone".into()), fence: 3, holder_is_done: false })),
+        Just(Read::Present(Lock { holder: uid, fence: 4, holder_is_done: false })),
     ]
 }
 

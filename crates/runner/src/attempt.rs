@@ -339,7 +339,7 @@ impl Work<'_> {
         let mut last = String::new();
         let mut lines = |_: Stream, line: &str| {
             self.log.line(line);
-            if line.starts_with("Apply complete!") || line.starts_with("Destroy complete!") {
+            if is_the_tools_word(line) {
                 last = line.to_owned();
             }
         };
@@ -480,4 +480,9 @@ fn describe(summary: &PlanSummary, differences: &Differences) -> String {
 /// The digest of nothing, for an attempt whose log could not even begin.
 pub(crate) fn empty_digest() -> Sha256 {
     Sha256::of(b"")
+}
+
+/// Whether the tool itself says so when an apply has ended well; then nobody has to say it again.
+pub(crate) fn is_the_tools_word(line: &str) -> bool {
+    line.starts_with("Apply complete!") || line.starts_with("Destroy complete!")
 }

@@ -182,7 +182,9 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         if overdue.load(Ordering::Relaxed) && ending.reason == Reason::Interrupted {
             ending.message = format!("{}: {}", too_long(options.plan_limit), ending.message);
         }
-        log.line(&ending.message);
+        if !attempt::is_the_tools_word(&ending.message) {
+            log.line(&ending.message);
+        }
         (ending, log.close())
     };
     let serving = async { axum::serve(listener, proxy).await };

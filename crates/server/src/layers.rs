@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::TerraformLayer;
 use api::service::subresource;
-use api::{TerraformLayer, TerraformRun};
+use api::text::Sha256;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use datastore::client::Relay;
 use futures::StreamExt;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::Api;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,13 +24,16 @@ use crate::{Refusal, Service};
 const STATE_LIMIT: usize = 256 * 1024 * 1024;
 /// What stands for a value that is not shown.
 const MASK: &str = "(sensitive value)";
-/// What a tool without a named workspace uses.
-const DEFAULT_WORKSPACE: &str = "default";
 
 type Shared = State<Arc<Service>>;
-type Named = Path<(String, String)>;
+pub(crate) type Named = Path<(String, String)>;
 
-fn right<'a>(verb: &'a str, subresource: Option<&'a str>, namespace: &'a str, name: &'a str) -> Right<'a> {
+pub(crate) fn right<'a>(
+    verb: &'a str,
+    subresource: Option<&'a str>,
+    namespace: &'a str,
+    name: &'a str,
+) -> Right<'a> {
     Right { verb, resource: "terraformlayers", subresource, namespace, name }
 }
 
@@ -192,69 +195,20 @@ pub(crate) async fn lock(
     Ok(pass(service.fetch(&person, format!("/v1/state/{id}/lock")).await?))
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Held {
-    /// Which lock: one that was taken since is another's.
-    id: String,
-}
-
-pub(crate) async fn unlock(
-    State(service): Shared,
-    Path((namespace, name)): Named,
-    Query(held): Query<Held>,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let person =
-        service.admit(&headers, right("update", Some(subresource::STATE), &namespace, &name)).await?;
-    let id = service.state_id(&namespace, &name).await?;
-    if let Some(run) = service.mutating_run(&namespace, &id).await? {
-        return Err(Refusal::Conflict(format!(
-            "run {namespace}/{run} is still at work on this state; its lock is released when it ends"
-        )));
-    }
-    let body = serde_json::json!({ "ID": held.id }).to_string();
-    let relay = Relay {
-        method: Method::DELETE,
-        path: format!("/v1/state/{id}/lock"),
-        user: &person.name,
-        sha256: None,
-        body: Some(body.into()),
-    };
-    Ok(pass(service.datastore.relay(relay).await.map_err(|error| Refusal::datastore(&error))?))
-}
-
 impl Service {
     /// Under which name the datastore keeps a layer's state.
-    async fn state_id(&self, namespace: &str, name: &str) -> Result<String, Refusal> {
+    pub(crate) async fn state_id(&self, namespace: &str, name: &str) -> Result<Sha256, Refusal> {
         let layer = Api::<TerraformLayer>::namespaced(self.client.clone(), namespace)
             .get_opt(name)
             .await
             .map_err(|error| Refusal::api("read a layer", &error))?
             .ok_or_else(|| Refusal::NotFound(format!("layer {namespace}/{name} not found")))?;
-        let spec = &layer.spec;
-        let workspace = spec.workspace.as_ref().map_or(DEFAULT_WORKSPACE, |workspace| workspace.as_str());
-        let id =
-            engine::names::state(namespace, spec.repository.name.as_str(), spec.path.as_str(), workspace);
-        Ok(id.to_string())
-    }
-
-    /// A run that may change this state now. O(runs of the namespace).
-    async fn mutating_run(&self, namespace: &str, state: &str) -> Result<Option<String>, Refusal> {
-        let runs = Api::<TerraformRun>::namespaced(self.client.clone(), namespace)
-            .list(&ListParams::default())
-            .await
-            .map_err(|error| Refusal::api("list runs", &error))?;
-        let found = runs.items.iter().find(|run| {
-            let ended =
-                run.status.as_ref().and_then(|s| s.state).is_some_and(api::run::RunState::is_terminal);
-            run.spec.action.mutates() && run.spec.state.as_str() == state && !ended
-        });
-        Ok(found.map(|run| run.name_any()))
+        Ok(engine::layer::state_of(&layer))
     }
 }
 
 /// The datastore's answer as it is: its refusals are sentences for people already.
-fn pass(answer: reqwest::Response) -> Response {
+pub(crate) fn pass(answer: reqwest::Response) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
     let kept = [

@@ -8,6 +8,7 @@ mod layers;
 mod person;
 mod refusal;
 mod runs;
+mod unlock;
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ pub fn router(options: Options) -> Router {
         .route(&format!("{layer}/state"), get(layers::state).put(layers::state_put))
         .route(&format!("{layer}/state/versions"), get(layers::versions))
         .route(&format!("{layer}/state/versions/{{version}}"), get(layers::version))
-        .route(&format!("{layer}/state/lock"), get(layers::lock).delete(layers::unlock))
+        .route(&format!("{layer}/state/lock"), get(layers::lock).delete(unlock::unlock))
         .layer(axum::extract::DefaultBodyLimit::disable())
         .with_state(service)
 }

@@ -43,13 +43,12 @@ impl Git {
     pub async fn bundle(&self, mirror: &Mirror, commit: &CommitId) -> Result<Bundle, Error> {
         let entries = self.tree(mirror, commit).await?;
         let limits = self.options.limits;
-        let too_large = |what, limit| Error::TooLarge { what, commit: commit.to_string(), limit };
         if u64::try_from(entries.len()).unwrap_or(u64::MAX) > limits.entries {
-            return Err(too_large("the number of files", limits.entries));
+            return Err(Error::TooManyFiles { commit: commit.to_string(), limit: limits.entries });
         }
         let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.size));
         if total > limits.bytes {
-            return Err(too_large("the size in bytes", limits.bytes));
+            return Err(Error::TooLarge { commit: commit.to_string(), limit: limits.bytes });
         }
         let file = tempfile::NamedTempFile::new_in(self.options.cache_dir.join("private"))
             .map_err(Error::io("create a file for the bundle"))?;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::limits::readable;
+
 /// Whether waiting can help. The controllers map this to a requeue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -49,9 +51,19 @@ pub enum Error {
     #[error("{path} in commit {commit} cannot be bundled: {why}")]
     BadEntry { path: String, commit: String, why: String },
     #[error(
-        "{what} of commit {commit} exceeds the limit of {limit}; make the repository smaller or raise the limit"
+        "commit {commit} has more than {limit} files, which is the limit; take files out of the repository"
     )]
-    TooLarge { what: &'static str, commit: String, limit: u64 },
+    TooManyFiles { commit: String, limit: u64 },
+    #[error(
+        "the files of commit {commit} take more than {}, which is the limit here; take large files out of the repository, or raise --max-bundle-size",
+        readable(*.limit)
+    )]
+    TooLarge { commit: String, limit: u64 },
+    #[error(
+        "{url} takes more than {} with its history, which is the limit here; take large files out of its history, or raise --max-repository-size",
+        readable(*.limit)
+    )]
+    RepositoryTooLarge { url: String, limit: u64 },
     #[error("the local mirror of {url} is damaged: {detail}; it is rebuilt")]
     DamagedMirror { url: String, detail: String },
     #[error("git could not {doing} {url}: {detail}")]
@@ -75,7 +87,9 @@ impl Error {
             | Self::Forbidden { .. }
             | Self::PathMissing { .. }
             | Self::BadEntry { .. }
-            | Self::TooLarge { .. } => Class::Invalid,
+            | Self::TooManyFiles { .. }
+            | Self::TooLarge { .. }
+            | Self::RepositoryTooLarge { .. } => Class::Invalid,
             Self::Io { .. } => Class::Local,
         }
     }
@@ -93,7 +107,9 @@ impl Error {
             Self::CommitMissing { .. } => "CommitMissing",
             Self::PathMissing { .. } => "PathMissing",
             Self::BadEntry { .. } => "UnsafeContent",
-            Self::TooLarge { .. } => "SourceTooLarge",
+            Self::TooManyFiles { .. } | Self::TooLarge { .. } | Self::RepositoryTooLarge { .. } => {
+                "SourceTooLarge"
+            }
             Self::DamagedMirror { .. } => "MirrorDamaged",
             Self::Git { .. } => "GitFailed",
             Self::Io { .. } => "LocalFailure",

@@ -6,12 +6,13 @@ use std::ffi::OsString;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::text::{CommitId, GitUrl, Sha256};
 
 use crate::error::Error;
+use crate::limits::{Limits, grows_past, size_of};
 use crate::objects::{Entry, Objects, parse_tree};
 use crate::process::{Invocation, Network, Surroundings};
 use crate::refs::Refs;
@@ -38,19 +39,6 @@ pub struct GitOptions {
     pub limits: Limits,
 }
 
-/// What a bundle may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    pub entries: u64,
-    pub bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { entries: 100_000, bytes: 1024 * 1024 * 1024 }
-    }
-}
-
 impl GitOptions {
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -75,6 +63,8 @@ pub struct Git {
     program: PathBuf,
     /// One fetch at a time for each mirror in this process; between processes a file lock does it.
     fetches: Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
+    /// The commit of each mirror that could not be had within the limit: nobody downloads it again to learn the same.
+    refused: Mutex<HashMap<PathBuf, CommitId>>,
 }
 
 /// A bare copy of a repository that has a certain commit. A cache: it may vanish, and is then made again.
@@ -104,7 +94,7 @@ impl Git {
         let options = GitOptions { cache_dir, ..options };
         let local =
             Surroundings::new(&options.cache_dir.join("private"), &options.search_path, Network::default())?;
-        Ok(Self { options, local, program, fetches: Mutex::default() })
+        Ok(Self { options, local, program, fetches: Mutex::default(), refused: Mutex::default() })
     }
 
     /// Asks the repository for its heads: one request, whatever the number of branches.
@@ -135,6 +125,7 @@ impl Git {
         if self.has_commit(&mirror, commit).await {
             return Ok(mirror);
         }
+        self.check_not_refused(&mirror, commit)?;
         let turn = self.turn(&mirror.dir);
         let _turn = turn.lock().await;
         let _file_lock = lock_file(mirror.dir.with_extension("lock")).await?;
@@ -142,9 +133,15 @@ impl Git {
         if self.has_commit(&mirror, commit).await {
             return Ok(mirror);
         }
+        self.check_not_refused(&mirror, commit)?;
         let (place, surroundings) = self.reach(source).await?;
         match self.fetch(&mirror, &place, &surroundings).await {
             Ok(()) => {}
+            Err(error @ Error::RepositoryTooLarge { .. }) => {
+                self.refused().insert(mirror.dir.clone(), commit.clone());
+                remove_dir(&mirror.dir).await?;
+                return Err(error);
+            }
             Err(Error::DamagedMirror { detail, .. }) => {
                 tracing::warn!(url = %url, detail, "the mirror is damaged and is rebuilt");
                 remove_dir(&mirror.dir).await?;
@@ -258,24 +255,44 @@ impl Git {
                 .output(fixed.into_iter().chain([path]), 1024)
                 .await?;
         }
-        self.invocation(surroundings, Some(&mirror.dir), url, "fetch")
-            .output(
-                [
-                    "fetch",
-                    "--quiet",
-                    "--prune",
-                    "--no-tags",
-                    "--no-write-fetch-head",
-                    "--no-recurse-submodules",
-                    "--end-of-options",
-                    place.as_str(),
-                    "+refs/heads/*:refs/heads/*",
-                    "+refs/tags/*:refs/tags/*",
-                ],
-                1024 * 1024,
-            )
-            .await?;
-        Ok(())
+        let limit = self.options.limits.mirror;
+        let invocation = self.invocation(surroundings, Some(&mirror.dir), url, "fetch");
+        let fetching = invocation.output(
+            [
+                "fetch",
+                "--quiet",
+                "--prune",
+                "--no-tags",
+                "--no-write-fetch-head",
+                "--no-recurse-submodules",
+                "--end-of-options",
+                place.as_str(),
+                "+refs/heads/*:refs/heads/*",
+                "+refs/tags/*:refs/tags/*",
+            ],
+            1024 * 1024,
+        );
+        // Whichever comes first ends the other: a fetch that is dropped is killed with its helpers.
+        let fits = tokio::select! {
+            fetched = fetching => { fetched?; size_of(&mirror.dir).await? <= limit }
+            () = grows_past(&mirror.dir, limit) => false,
+        };
+        if fits { Ok(()) } else { Err(self.too_large(mirror)) }
+    }
+
+    fn too_large(&self, mirror: &Mirror) -> Error {
+        Error::RepositoryTooLarge { url: mirror.url.to_string(), limit: self.options.limits.mirror }
+    }
+
+    fn check_not_refused(&self, mirror: &Mirror, commit: &CommitId) -> Result<(), Error> {
+        match self.refused().get(&mirror.dir) {
+            Some(refused) if refused == commit => Err(self.too_large(mirror)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashMap<PathBuf, CommitId>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the source is read from, and what git finds around itself there.
@@ -346,11 +363,19 @@ async fn lock_file(path: PathBuf) -> Result<std::fs::File, Error> {
     .map_err(Error::io(doing))
 }
 
+/// A git that was just killed may still leave a file behind the one who removes, so it is removed again a few times.
 async fn remove_dir(dir: &Path) -> Result<(), Error> {
-    match tokio::fs::remove_dir_all(dir).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::Io { doing: "remove a damaged mirror", source: error })
+    let mut tries = 0;
+    loop {
+        match tokio::fs::remove_dir_all(dir).await {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && tries < 50 => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::Io { doing: "remove a mirror", source: error });
+            }
+            Ok(()) | Err(_) => return Ok(()),
         }
-        Ok(()) | Err(_) => Ok(()),
     }
 }

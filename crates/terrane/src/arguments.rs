@@ -10,6 +10,7 @@ use crate::commands::{
     apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend,
     tools, version, wait,
 };
+use crate::source_limits::SourceLimits;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -145,6 +146,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,
     #[command(flatten)]
+    pub source_limits: SourceLimits,
+    #[command(flatten)]
     pub downloads: tools::Downloads,
     #[command(flatten)]
     pub registries: crate::provider_service::Registries,
@@ -190,6 +193,8 @@ pub(crate) struct Controller {
     /// Read repositories below one URL from another place, such as a mirror; may be given several times
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,
+    #[command(flatten)]
+    pub source_limits: SourceLimits,
     /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,

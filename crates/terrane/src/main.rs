@@ -9,6 +9,7 @@ mod listening;
 mod local_node;
 mod provider_service;
 mod signs;
+mod source_limits;
 mod tool_service;
 mod up;
 

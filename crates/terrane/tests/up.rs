@@ -430,7 +430,7 @@ async fn a_layer_that_cannot_be_read_is_told_of_and_hides_no_other() {
     let missing = terrane.command(&["get", "layers", "nope"]);
     assert_eq!(
         String::from_utf8(missing.stderr).unwrap().trim(),
-        "error: there is no layer default/nope; list them without a name, or choose a namespace with -n"
+        "error: layer default/nope not found; `terrane get layers -A` lists them"
     );
     let good = Api::<TerraformLayer>::namespaced(client, "default").get("good").await.unwrap();
     let managers: Vec<_> =

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::program::{Kubectl, map, same};
 
-cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health);
+cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health, cluster_info);
 
 async fn explains_built_in(k: Kubectl) -> Result<()> {
     let output = k.run("explain configmap").await?;
@@ -199,4 +199,10 @@ async fn version(k: Kubectl) -> Result<()> {
 async fn cluster_health(k: Kubectl) -> Result<()> {
     k.run("get --raw /readyz").await?.prints("ok")?;
     k.run("get --raw /livez").await?.prints("ok")
+}
+
+async fn cluster_info(k: Kubectl) -> Result<()> {
+    let output = k.run("cluster-info").await?;
+    // The address is the server's own, and kubectl colours its words even where nobody sees them.
+    output.has(&["Kubernetes control plane", " is running at ", "https://127.0.0.1:", "cluster-info dump"])
 }

@@ -46,7 +46,10 @@ const AT_ONCE: usize = 4;
 const CASE_LIMIT: Duration = Duration::from_secs(300);
 
 /// What fails on the embedded API, and why.
-const KNOWN: &[Gap] = &[];
+const KNOWN: &[Gap] = &[Gap {
+    case: "ask/cluster_info",
+    why: "it lists Services, a kind that is not served: nothing here would route to one",
+}];
 
 /// One thing that a user of kubectl sees.
 #[derive(Clone, Copy)]

@@ -23,7 +23,7 @@ pub(super) async fn act(
         effects.remove(0);
         layer = add_finalizer(api, &layer).await?;
     }
-    if layer.status.as_ref() != Some(&decision.status) {
+    if layer.status.clone().unwrap_or_default() != decision.status {
         let before = layer.status.replace(decision.status).unwrap_or_default();
         layer = status::replace(api, &layer, "write the layer's status").await?;
         let after = layer.status.as_ref().map_or(&[][..], |status| &status.conditions);

@@ -2,10 +2,11 @@
 
 mod act;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::layer::{Observed, Source, decide};
+use engine::layer::{Observed, Source, bytes_kept, decide};
 use engine::{Read, Wake};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -20,6 +21,7 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
     let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
     let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
         context.desk.unfollow(&namespace, &layer.name_any());
+        context.sizes.forget(&layer);
         return Ok(Wake::OnChange);
     };
     context.desk.follow(&layer);
@@ -27,6 +29,10 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
     let source = observe_source(&layer, repository.as_ref(), &context);
     let runs = observe_runs(&layer, &namespace, &context).await?;
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
+    let sizes = match bytes_kept(&layer, repository.as_ref()) {
+        Some(_) => context.sizes.observe(&layer, &runs, &context.datastore).await,
+        None => BTreeMap::new(),
+    };
     let decision = decide(&Observed {
         now: (context.now)(),
         layer: &layer,
@@ -34,6 +40,7 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
         source,
         runs: &runs,
         approvals: &approvals,
+        sizes: &sizes,
         settings: &context.settings,
     });
     act::act(&api, layer, decision, &context).await

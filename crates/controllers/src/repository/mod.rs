@@ -1,12 +1,10 @@
 //! The repository controller's loop.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::text::RefName;
 use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
 use engine::Wake;
-use engine::repository::{Effect, Observed, decide};
+use engine::repository::{Effect, Observed, count, decide};
 use kube::{Api, ResourceExt};
 
 use crate::error::{Error, doing};
@@ -23,13 +21,15 @@ pub(crate) async fn reconcile(
     else {
         return Ok(Wake::OnChange);
     };
-    let wanted = observe_branches(&repository, &namespace, &context).await?;
+    let layers = observe_layers(&repository, &namespace, &context).await?;
+    let wanted = layers.iter().map(|layer| layer.spec.branch.clone()).collect();
     let place = Place::of(&repository);
     let (look, looking) = context.desk.look(&place);
     let decision = decide(&Observed {
         now: (context.now)(),
         repository: &repository,
         wanted: &wanted,
+        layers: count(&layers),
         look: look.as_ref(),
         looking,
         jitter: engine::schedule::share(&place.uid),
@@ -46,17 +46,17 @@ pub(crate) async fn reconcile(
     Ok(decision.wake)
 }
 
-/// The branches that layers of the namespace follow in this repository. O(layers of the namespace).
-async fn observe_branches(
+/// The layers of the namespace that use this repository. O(layers of the namespace).
+async fn observe_layers(
     repository: &TerraformRepository,
     namespace: &str,
     context: &Context,
-) -> Result<BTreeSet<RefName>, Error> {
+) -> Result<Vec<TerraformLayer>, Error> {
     let layers = readable::list::<TerraformLayer>(&context.client, namespace, &context.events);
     let layers = layers.await.map_err(doing("list the layers of the repository"))?;
     let name = repository.name_any();
     let follows = |layer: &TerraformLayer| layer.spec.repository.name.as_str() == name;
-    Ok(layers.into_iter().filter(follows).map(|layer| layer.spec.branch).collect())
+    Ok(layers.into_iter().filter(follows).collect())
 }
 
 async fn apply_status(

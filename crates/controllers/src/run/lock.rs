@@ -1,10 +1,11 @@
 //! The lock of a state: a Lease in the system namespace whose `leaseTransitions` is the fence. It never expires by time: a
-//! holder that is silent may still be changing infrastructure.
+//! holder that is silent may still be changing infrastructure. It is never given back either: that its holder is done is read from the
+//! holder's own record by whoever wants the lock next.
 
 use api::{SYSTEM_NAMESPACE, TerraformRun, label};
 use engine::Read;
 use engine::names;
-use engine::run::{Lock, can_still_work};
+use engine::run::{Lock, can_still_work, is_done_with};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -16,7 +17,7 @@ use kube::{Api, ResourceExt};
 use crate::Context;
 use crate::error::{Error, doing};
 
-/// On the Lease: the run that holds it, so that its change wakes that run; and the run that waits next.
+/// On the Lease: the run that holds it, so that its change wakes that run, and its record can be found.
 const HOLDER_NAMESPACE: &str = "terrane.dev/holder-namespace";
 const HOLDER_NAME: &str = "terrane.dev/holder-name";
 
@@ -30,11 +31,11 @@ pub(super) async fn read(run: &TerraformRun, context: &Context) -> Result<Read<L
         .await
         .map_err(doing("read the state's lock"))?;
     let Some(lease) = lease else { return Ok(Read::Absent) };
-    let holder_is_gone = match holder_of(&lease) {
-        Some(holder) if Some(&holder) != run.uid().as_ref() => is_gone(&lease, &holder, context).await?,
+    let holder_is_done = match holder_of(&lease) {
+        Some(holder) if Some(&holder) != run.uid().as_ref() => is_done(&lease, &holder, context).await?,
         Some(_) | None => false,
     };
-    Ok(Read::Present(Lock { holder: holder_of(&lease), fence: fence_of(&lease), holder_is_gone }))
+    Ok(Read::Present(Lock { holder: holder_of(&lease), fence: fence_of(&lease), holder_is_done }))
 }
 
 fn holder_of(lease: &Lease) -> Option<String> {
@@ -46,9 +47,9 @@ fn fence_of(lease: &Lease) -> u64 {
     u64::try_from(transitions.unwrap_or_default()).unwrap_or_default()
 }
 
-/// Whether the run that holds a lock exists no more and none of its pods can still work. A lock that does not say whose it is
-/// proves nothing. O(pods of one run).
-async fn is_gone(lease: &Lease, holder: &str, context: &Context) -> Result<bool, Error> {
+/// Whether the run that took a lock has recorded the end of what it took it for, or exists no more, and none of its pods can still
+/// work. A lock that does not say whose it is proves nothing. O(pods of one run).
+async fn is_done(lease: &Lease, holder: &str, context: &Context) -> Result<bool, Error> {
     let annotations = lease.annotations();
     let (Some(namespace), Some(name)) = (annotations.get(HOLDER_NAMESPACE), annotations.get(HOLDER_NAME))
     else {
@@ -56,7 +57,8 @@ async fn is_gone(lease: &Lease, holder: &str, context: &Context) -> Result<bool,
     };
     let runs = Api::<TerraformRun>::namespaced(context.client.clone(), namespace);
     let run = runs.get_opt(name).await.map_err(doing("read the run that holds the state's lock"))?;
-    if run.is_some_and(|run| run.uid().as_deref() == Some(holder)) {
+    let run = run.filter(|run| run.uid().as_deref() == Some(holder));
+    if run.is_some_and(|run| !is_done_with(&run, fence_of(lease))) {
         return Ok(false);
     }
     let of_holder = ListParams::default().labels(&format!("{}={holder}", label::RUN_UID));
@@ -67,11 +69,12 @@ async fn is_gone(lease: &Lease, holder: &str, context: &Context) -> Result<bool,
     Ok(!pods.items.iter().any(can_still_work))
 }
 
-/// Takes the lock only if nobody holds it, or still the dead run `from`; the fence grows by one. A race is lost by a conflict,
-/// never by overwriting.
+/// Takes the lock only if it is still as it was seen: taken last by `from`, under this fence. The fence grows by one. A race is lost
+/// by a conflict, never by overwriting.
 pub(super) async fn take(
     name: &str,
     from: Option<&str>,
+    fence: u64,
     run: &TerraformRun,
     context: &Context,
 ) -> Result<(), Error> {
@@ -101,15 +104,10 @@ pub(super) async fn take(
             api.create(&PostParams::default(), &lease).await.map_err(doing("take the state's lock"))?;
         }
         Some(mut lease) => {
-            let before = holder_of(&lease);
-            if before.is_some() && before.as_deref() != from {
+            if (holder_of(&lease).as_deref(), fence_of(&lease)) != (from, fence) {
                 return Ok(());
             }
-            if let Some(dead) = before {
-                tracing::warn!(holder = dead, "took over the state's lock of a run that exists no more");
-            }
-            let fence = fence_of(&lease).saturating_add(1);
-            lease.spec = Some(spec(i32::try_from(fence).unwrap_or(i32::MAX)));
+            lease.spec = Some(spec(i32::try_from(fence.saturating_add(1)).unwrap_or(i32::MAX)));
             lease.annotations_mut().extend(holder);
             api.replace(name, &PostParams::default(), &lease)
                 .await
@@ -119,24 +117,7 @@ pub(super) async fn take(
     Ok(())
 }
 
-/// Gives the lock back if this run holds it. The fence stays: the next holder's is higher.
-pub(super) async fn release(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
-    let api = leases(context);
-    let Some(mut lease) = api.get_opt(name).await.map_err(doing("read the state's lock"))? else {
-        return Ok(());
-    };
-    if holder_of(&lease) != run.uid() {
-        return Ok(());
-    }
-    if let Some(spec) = lease.spec.as_mut() {
-        spec.holder_identity = None;
-        spec.acquire_time = None;
-    }
-    api.replace(name, &PostParams::default(), &lease).await.map_err(doing("give the state's lock back"))?;
-    Ok(())
-}
-
-/// The run that a change of the Lease concerns: its holder. Runs that wait look again by themselves.
+/// The run that a change of the Lease concerns: its holder. Runs that wait are woken by the holder's end.
 pub(crate) fn waiting_for(lease: Lease) -> Option<ObjectRef<TerraformRun>> {
     let annotations = lease.annotations();
     let name = annotations.get(HOLDER_NAME)?;

@@ -57,13 +57,25 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     } else {
         context.queue.leave(&seen.run);
     }
-    if let Acted::Described(stored) = act(&seen.run, &decision, &context).await? {
-        seen.described = Read::Present(*stored);
-        decision = decide(&seen.view(now, settings, slot));
-        act(&seen.run, &decision, &context).await?;
+    // Each answer is met once: what is decided on it does not ask the same again.
+    loop {
+        match act(&seen.run, &decision, &context).await? {
+            Acted::Whole => break,
+            Acted::Described(stored) => seen.described = Read::Present(*stored),
+            Acted::Refused { run, why } => {
+                seen.run = *run;
+                seen.refused = Some(why);
+            }
+        }
+        decision = decide(&seen.view(now, settings, slot.clone()));
     }
     if decision.frees_runner() {
         context.queue.wake_next(now);
+    }
+    if decision.waits_for_lock() {
+        context.queue.await_lock(&seen.run);
+    } else if decision.records_end() {
+        context.queue.wake_locked_out(&seen.run);
     }
     Ok(decision.wake)
 }
@@ -73,14 +85,20 @@ enum Acted {
     /// Nothing was done: an earlier, interrupted round told the runner of this attempt something else, and what is stored is never
     /// changed.
     Described(Box<Description>),
+    /// The attempt is written down, and the API would not have its pod: it was not made.
+    Refused {
+        run: Box<TerraformRun>,
+        why: String,
+    },
 }
 
 async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Result<Acted, Error> {
     let mut run = run.clone();
     for effect in &decision.effects {
         match effect {
-            Effect::TakeLock { lease, from } => lock::take(lease, from.as_deref(), &run, context).await?,
-            Effect::ReleaseLock { lease } => lock::release(lease, &run, context).await?,
+            Effect::TakeLock { lease, from, fence } => {
+                lock::take(lease, from.as_deref(), *fence, &run, context).await?;
+            }
             Effect::PutDescription(description) => {
                 if let Some(stored) = put_description(description, context).await? {
                     return Ok(Acted::Described(Box::new(stored)));
@@ -91,7 +109,11 @@ async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Resu
                 context.datastore.audit_append(entry).await.map_err(doing)?;
             }
             Effect::SetStatus(next) => run = set_status(run, next, context).await?,
-            Effect::CreatePod(pod) => create_pod(pod, context).await?,
+            Effect::CreatePod(pod) => {
+                if let Some(why) = create_pod(pod, context).await? {
+                    return Ok(Acted::Refused { run: Box::new(run), why });
+                }
+            }
             Effect::StopPod { name } => stop_pod(name, &run, context).await?,
             Effect::DeletePod { name } => delete_pod(name, &run, context).await?,
         }
@@ -178,8 +200,8 @@ fn tell(before: &TerraformRunStatus, run: &TerraformRun, context: &Context) {
     }
 }
 
-/// Asks the pod to end, if it is this run's and still the one we saw. Its finalizer keeps it until its result is recorded, and
-/// its grace is that of its spec: an apply may take long to save its state.
+/// Asks the pod to end, if it is this run's and still the one we saw. Its grace is that of its spec: an apply may take long to save
+/// its state.
 async fn stop_pod(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
     let api = Api::<Pod>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
     let Some(pod) = api.get_opt(name).await.map_err(doing("read the runner's pod"))? else { return Ok(()) };
@@ -198,14 +220,28 @@ async fn stop_pod(name: &str, run: &TerraformRun, context: &Context) -> Result<(
     }
 }
 
-/// The name is the attempt's: a pod that exists was made by an earlier, interrupted round.
-async fn create_pod(pod: &Pod, context: &Context) -> Result<(), Error> {
+/// The name is the attempt's: a pod that exists was made by an earlier, interrupted round. The answer is why the API surely did not
+/// make it, such as a quota; after any other failure it may exist.
+async fn create_pod(pod: &Pod, context: &Context) -> Result<Option<String>, Error> {
     let api = Api::<Pod>::namespaced(context.client.clone(), &pod.namespace().unwrap_or_default());
     match api.create(&PostParams::default(), pod).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(()),
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(None),
+        Err(kube::Error::Api(answer)) if is_refusal(answer.code) => {
+            tracing::warn!(
+                pod = pod.name_any(),
+                why = answer.message,
+                "the API would not have the runner's pod"
+            );
+            Ok(Some(answer.message.clone()))
+        }
         Err(error) => Err(doing("create the runner's pod")(error)),
     }
+}
+
+/// Whether an API that answers so has done nothing. A timeout (408) is no such answer.
+const fn is_refusal(code: u16) -> bool {
+    matches!(code, 400..=407 | 409..=499)
 }
 
 /// Takes our finalizer off and deletes the pod, if it is this run's and still the one we saw.
@@ -217,6 +253,9 @@ async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result
         return Ok(());
     }
     let_go(&api, &pod).await?;
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
     let exactly_this = DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         ..DeleteParams::default()

@@ -26,6 +26,8 @@ pub(super) struct Seen {
     lock: Read<Lock>,
     /// Looked at only when the datastore refuses another description.
     pub(super) described: Read<Description>,
+    /// Known once the API refused the pod in this round.
+    pub(super) refused: Option<String>,
 }
 
 impl Seen {
@@ -41,6 +43,7 @@ impl Seen {
             lock: self.lock.clone(),
             slot: Read::Present(slot),
             described: self.described.as_ref(),
+            refused: self.refused.as_deref(),
             settings,
         }
     }
@@ -64,12 +67,16 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
             .map_err(doing("read the runner's pod"))?,
         None => None,
     };
-    let lock = if run.spec.action.mutates() { lock::read(&run, context).await? } else { Read::Absent };
     let is_terminal = status.state.is_some_and(|state| state.is_terminal());
     let under_way = attempt.filter(|attempt| attempt.finished_at.is_none());
+    let lock = if run.spec.action.mutates() && !is_terminal && under_way.is_none() {
+        lock::read(&run, context).await?
+    } else {
+        Read::Unknown
+    };
 
     // A layer can say that its run is canceled. Only a run that may make a pod needs its repository, only one that may start an
-    // attempt its files, and only one whose pod has ended its result.
+    // attempt its files and its lock, and only one whose pod has ended or is gone its result.
     let layer = if is_terminal { None } else { observe_layer(&run, &namespace, context).await? };
     let repository = match &layer {
         Some(layer) if pod.is_none() || under_way.is_none() => {
@@ -85,13 +92,13 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         }
         (None, Some(_) | None) => Read::Unknown,
     };
-    let ended = pod.as_ref().is_some_and(|pod| !can_still_work(pod));
+    let ended = pod.as_ref().is_none_or(|pod| !can_still_work(pod));
     let outcome = match under_way {
         Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,
     };
     let described = Read::Unknown;
-    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock, described }))
+    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock, described, refused: None }))
 }
 
 async fn observe_layer(

@@ -1,10 +1,11 @@
-//! Pods whose run a person deleted. The garbage collector deletes them too, with their grace; our finalizer would keep them for
-//! ever, since nobody is left to record a result.
+//! Pods of applies whose run a person deleted. The garbage collector deletes them too, with their grace; our finalizer would keep them
+//! for ever, since nobody is left to record a result.
 
 use std::sync::Arc;
 
 use api::TerraformRun;
 use engine::Wake;
+use engine::manifests::POD_FINALIZER;
 use engine::run::can_still_work;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
@@ -13,11 +14,12 @@ use super::let_go;
 use crate::Context;
 use crate::error::{Error, doing};
 
-/// Costs a read only for a pod that is being deleted and has ended.
+/// Costs a read only for a pod that is being deleted, has ended and is held.
 pub(crate) async fn reconcile(pod: Arc<Pod>, context: Arc<Context>) -> Result<Wake, Error> {
     let owner = pod.owner_references().iter().find(|owner| owner.kind == "TerraformRun");
-    let (Some(owner), true, false) = (owner, pod.metadata.deletion_timestamp.is_some(), can_still_work(&pod))
-    else {
+    let is_held = pod.finalizers().iter().any(|finalizer| finalizer == POD_FINALIZER);
+    let is_over = pod.metadata.deletion_timestamp.is_some() && !can_still_work(&pod);
+    let (Some(owner), true, true) = (owner, is_held, is_over) else {
         return Ok(Wake::OnChange);
     };
     let namespace = pod.namespace().unwrap_or_default();

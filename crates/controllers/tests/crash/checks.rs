@@ -8,17 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::run::{Action, Mode, TerraformRunSpec};
 use api::text::Sha256;
 use api::{annotation, label};
+use engine::leader::LEASE;
 use engine::names::{self, Wish};
 use serde_json::Value;
 use testkit::faults::{Event, Fault, Seam};
 
 use crate::stage::{Exec, place};
-use crate::workloads::Workload;
+use crate::workloads::{Lead, Workload};
 use crate::world::World;
 
 pub fn all(workload: &Workload, world: &World) -> Vec<String> {
-    let history = world.faults.history();
-    let api: Vec<&Event> = history.iter().filter(|event| event.site.seam == Seam::Api).collect();
+    world.faults.read(|history| broken(workload, world, history))
+}
+
+fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> {
+    let is_api = |event: &&Event| event.site.seam == Seam::Api && !is_election(event);
+    let api: Vec<&Event> = history.iter().filter(is_api).collect();
     let ours: Vec<&Event> = api
         .iter()
         .copied()
@@ -26,14 +31,15 @@ pub fn all(workload: &Workload, world: &World) -> Vec<String> {
         .collect();
     let execs = &world.stage.execs;
     let mut found = Vec::new();
+    found.extend(led(workload, history));
     found.extend(one_mutator(execs));
-    found.extend(fences(&history, execs));
+    found.extend(fences(history, execs));
     found.extend(approved(workload, world));
     found.extend(fresh(execs));
-    found.extend(written_down(&history, execs));
-    found.extend(destroyed_if_asked(&history, execs));
+    found.extend(written_down(history, execs));
+    found.extend(destroyed_if_asked(history, execs));
     found.extend(bounded_runners(workload, &api));
-    found.extend(cancel_honoured(&history, execs));
+    found.extend(cancel_honoured(history, execs));
     found.extend(at_most_once(execs));
     found.extend(results_kept(&api, execs));
     found.extend(states(&api));
@@ -250,7 +256,21 @@ fn at_most_once(execs: &[Exec]) -> Vec<String> {
 
 /// The answers to writes of one kind's status, in order.
 fn statuses<'a>(api: &'a [&Event], target: &'a str) -> impl Iterator<Item = &'a Value> {
-    api.iter().filter(move |event| event.site.target == target && event.is_done()).map(|event| &event.answer)
+    let written = api.iter().filter(move |event| event.site.target == target && event.is_done());
+    in_order(written.copied()).into_iter().map(|event| &event.answer)
+}
+
+/// As the API did them: of two processes the second may have its answer first. What answers without a version stays where it is.
+fn in_order<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<&'a Event> {
+    let mut last = 0;
+    let mut events: Vec<(u64, &Event)> = events
+        .map(|event| {
+            last = text(&event.answer["metadata"]["resourceVersion"]).parse().unwrap_or(last);
+            (last, event)
+        })
+        .collect();
+    events.sort_by_key(|(version, _)| *version);
+    events.into_iter().map(|(_, event)| event).collect()
 }
 
 /// S5: what a runner reported stands in the run's status in the end.
@@ -298,7 +318,7 @@ fn states(api: &[&Event]) -> Vec<String> {
         let allowed = match previous {
             "" | "Initial" => next != "Retrying",
             "Running" => !matches!(next, "Initial" | "Retrying"),
-            "FailureGracePeriod" => matches!(next, "FailureGracePeriod" | "Retrying" | "Failed"),
+            "FailureGracePeriod" => matches!(next, "FailureGracePeriod" | "Retrying" | "Running" | "Failed"),
             "Retrying" => next != "Initial",
             terminal => next == terminal,
         };
@@ -309,32 +329,39 @@ fn states(api: &[&Event]) -> Vec<String> {
     found
 }
 
-/// S1: the lock is given back only after the result of its holder is recorded.
+/// S1 and S26: a lock goes to another run only after what its holder took it for has its end on record, and each time under a higher
+/// fence. A holder that never recorded anything keeps it, unless its run was deleted.
 fn lock_held_until_recorded(api: &[&Event]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut unfinished: BTreeSet<&str> = BTreeSet::new();
-    for event in api.iter().filter(|event| event.is_done() && event.is_write()) {
+    let mut holders: BTreeMap<&str, (&str, i64)> = BTreeMap::new();
+    let mut records: BTreeMap<&str, &Value> = BTreeMap::new();
+    let mut deleted: BTreeSet<&str> = BTreeSet::new();
+    for event in in_order(api.iter().copied().filter(|event| event.is_done() && event.is_write())) {
         let object = &event.answer;
         match event.site.target.as_str() {
             "terraformruns/status" => {
-                let attempts = object["status"]["attempts"].as_array();
-                let open = attempts.is_some_and(|all| all.iter().any(|a| a["finishedAt"].is_null()));
-                let uid = text(&object["metadata"]["uid"]);
-                if open {
-                    unfinished.insert(uid)
-                } else {
-                    unfinished.remove(uid)
-                };
+                records.insert(text(&object["metadata"]["uid"]), &object["status"]);
+            }
+            "terraformruns" if event.site.verb == "DELETE" => {
+                deleted.extend(object["details"]["uid"].as_str().or(object["metadata"]["uid"].as_str()));
             }
             "leases" => {
                 let name = text(&object["metadata"]["name"]);
                 let holder = text(&object["spec"]["holderIdentity"]);
-                let before = holders.insert(name, holder).unwrap_or_default();
-                if before != holder && unfinished.contains(before) {
+                let fence = object["spec"]["leaseTransitions"].as_i64().unwrap_or_default();
+                let Some((before, under)) = holders.insert(name, (holder, fence)) else { continue };
+                let record = records.get(before).copied().unwrap_or(&Value::Null);
+                let ended = record["finishedAt"].is_string()
+                    || record["attempts"].as_array().into_iter().flatten().any(|attempt| {
+                        attempt["fence"].as_i64() == Some(under) && attempt["finishedAt"].is_string()
+                    });
+                if !ended && !deleted.contains(before) {
                     found.push(format!(
-                        "S1: {name} was given back before the result of {before} was recorded"
+                        "S1: {name} was taken from {before}, whose result under fence {under} is not recorded"
                     ));
+                }
+                if fence <= under {
+                    found.push(format!("S26: {name} went to {holder} under fence {fence}, after {under}"));
                 }
             }
             _ => {}
@@ -346,6 +373,36 @@ fn lock_held_until_recorded(api: &[&Event]) -> Vec<String> {
 /// Events are tales of what happened: each has a name of its own, is only counted up, and nothing is decided by it.
 pub fn is_tale(event: &Event) -> bool {
     event.site.target == "events"
+}
+
+/// The controllers' own Lease: who leads, not what is done.
+pub fn is_election(event: &Event) -> bool {
+    let path = event.path.split('?').next().unwrap_or_default();
+    let named = path.ends_with(LEASE) || event.sent["metadata"]["name"] == LEASE;
+    event.site.seam == Seam::Api && event.site.target == "leases" && named
+}
+
+/// L8: whoever writes to the API leads at that moment, by the Lease in the API. What a process had sent when it was stopped arrives
+/// late, and is the one exception; that it does no harm is for the other checks.
+fn led(workload: &Workload, history: &[Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    if workload.lead == Lead::Each {
+        return found;
+    }
+    let mut leader = "";
+    for event in history.iter().filter(|event| event.is_write() && event.is_done()) {
+        let actor = event.site.actor.as_str();
+        if is_election(event) {
+            leader = text(&event.answer["spec"]["holderIdentity"]);
+        } else if event.site.seam == Seam::Api
+            && workload.processes.contains(&actor)
+            && actor != leader
+            && !event.held
+        {
+            found.push(format!("L8: {} was accepted while {leader:?} leads", event.site));
+        }
+    }
+    found
 }
 
 /// S16: every change says which version it is a change of.
@@ -450,7 +507,8 @@ fn purpose(run: &Value) -> (&str, &str) {
 fn monotone(api: &[&Event]) -> Vec<String> {
     let mut found = Vec::new();
     let mut before: BTreeMap<&str, &Value> = BTreeMap::new();
-    for event in api.iter().filter(|event| event.site.target.ends_with("/status") && event.is_done()) {
+    let written = api.iter().filter(|event| event.site.target.ends_with("/status") && event.is_done());
+    for event in in_order(written.copied()) {
         let object = &event.answer;
         let Some(old) = before.insert(text(&object["metadata"]["uid"]), object) else { continue };
         let name = text(&object["metadata"]["name"]);

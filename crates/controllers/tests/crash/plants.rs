@@ -1,8 +1,10 @@
-//! Five bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
+//! Six bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
 //! proves nothing.
 
 use std::sync::{Arc, Mutex};
 
+use api::label;
+use engine::leader::LEASE;
 use http::StatusCode;
 use serde_json::Value;
 use testkit::faults::{Fault, Passing, Refusal, Seam, Site, Tamper};
@@ -20,14 +22,15 @@ fn caught(
     tried(&trial).complaints.join("\n")
 }
 
-/// Each pod is called something else.
+/// Each pod of an apply is called something else. (A plan's would be missed, and followed by another attempt.)
 #[derive(Debug, Default)]
 struct NameNotDerived(Mutex<u32>);
 
 impl Tamper for NameNotDerived {
     fn request(&self, passing: &mut Passing) {
-        if passing.verb == "POST" && passing.path.contains("/pods") {
-            let mut pod = passing.json();
+        let mut pod = passing.json();
+        let is_apply = pod["metadata"]["labels"][label::ACTION] == "apply";
+        if passing.verb == "POST" && passing.path.contains("/pods") && is_apply {
             let mut count = self.0.lock().unwrap();
             *count += 1;
             pod["metadata"]["name"] = format!("runner-{count}").into();
@@ -49,7 +52,7 @@ struct NoPrecondition;
 
 impl Tamper for NoPrecondition {
     fn request(&self, passing: &mut Passing) {
-        if passing.verb == "PUT" && passing.path.contains("/leases/") {
+        if passing.verb == "PUT" && passing.path.contains("/terraformruns/") {
             let mut object = passing.json();
             if let Some(metadata) = object["metadata"].as_object_mut() {
                 metadata.remove("resourceVersion");
@@ -94,18 +97,19 @@ fn unknown_read_as_absent_is_caught() {
     assert!(honest.complaints.is_empty(), "{:?}", honest.complaints);
 }
 
-/// The lock goes before the result is written down.
+/// Another run takes the lock before the result of its holder is written down.
 #[derive(Debug, Default)]
-struct ReleasedTooSoon(Mutex<Option<(String, Value)>>);
+struct TakenTooSoon(Mutex<Option<(String, Value)>>);
 
-impl Tamper for ReleasedTooSoon {
+impl Tamper for TakenTooSoon {
     fn before(&self, passing: &Passing) -> Vec<Passing> {
         let ends = passing.json()["status"]["finishedAt"].is_string();
         if !(passing.verb == "PUT" && passing.path.contains("/terraformruns/") && ends) {
             return Vec::new();
         }
         let Some((path, mut lease)) = self.0.lock().unwrap().take() else { return Vec::new() };
-        lease["spec"]["holderIdentity"] = Value::Null;
+        lease["spec"]["holderIdentity"] = "another".into();
+        lease["spec"]["leaseTransitions"] = 2.into();
         let body = lease.to_string().into_bytes();
         vec![Passing { verb: "PUT".to_owned(), path, headers: passing.headers.clone(), body }]
     }
@@ -121,8 +125,8 @@ impl Tamper for ReleasedTooSoon {
 }
 
 #[test]
-fn a_lock_given_back_before_the_result_is_recorded_is_caught() {
-    let found = caught(named("plan and apply"), "controllers", Arc::new(ReleasedTooSoon::default()), None);
+fn a_lock_taken_from_a_holder_whose_result_is_not_recorded_is_caught() {
+    let found = caught(named("plan and apply"), "controllers", Arc::new(TakenTooSoon::default()), None);
     assert!(found.contains("S1: state-"), "{found}");
 }
 
@@ -143,4 +147,29 @@ impl Tamper for FenceUnchecked {
 fn a_fence_that_is_not_checked_is_caught() {
     let found = caught(HAUNTED, "runner", Arc::new(FenceUnchecked), None);
     assert!(found.contains("S1b:"), "{found}");
+}
+
+/// A candidate takes the Lease of a leader that is at work.
+#[derive(Debug, Default)]
+struct Usurper(Mutex<Option<()>>);
+
+impl Tamper for Usurper {
+    fn before(&self, passing: &Passing) -> Vec<Passing> {
+        let path = passing.path.split('?').next().unwrap_or_default().to_owned();
+        let looks = passing.verb == "GET" && path.ends_with(LEASE);
+        if !looks || self.0.lock().unwrap().replace(()).is_some() {
+            return Vec::new();
+        }
+        let taken = serde_json::json!({ "spec": { "holderIdentity": "rival", "leaseTransitions": 7 } });
+        let mut headers = passing.headers.clone();
+        let merge = http::HeaderValue::from_static("application/merge-patch+json");
+        headers.insert(http::header::CONTENT_TYPE, merge);
+        vec![Passing { verb: "PATCH".to_owned(), path, headers, body: taken.to_string().into_bytes() }]
+    }
+}
+
+#[test]
+fn a_lease_taken_from_a_leader_at_work_is_caught() {
+    let found = caught(named("two leaders"), "rival", Arc::new(Usurper::default()), None);
+    assert!(found.contains("L8: controllers"), "{found}");
 }

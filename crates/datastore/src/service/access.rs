@@ -13,6 +13,8 @@ pub(crate) enum Operation {
     ArtefactRead(Attempt, Artefact),
     ArtefactWrite(Attempt, Artefact),
     LogRead,
+    /// How much a run left.
+    RunMeasure,
     /// Forget everything that a run left.
     RunDelete,
     LogAppend(Attempt),
@@ -65,6 +67,7 @@ pub(crate) fn permit(
         Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
         Operation::BundleWrite
         | Operation::LogRead
+        | Operation::RunMeasure
         | Operation::RunDelete
         | Operation::StateAdminister
         | Operation::AuditAppend
@@ -92,6 +95,7 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
         | Operation::ArtefactWrite(_, _)
         | Operation::BundleRead(_)
         | Operation::BundleWrite
+        | Operation::RunMeasure
         | Operation::RunDelete
         | Operation::LogAppend(_)
         | Operation::AuditAppend => Err(Denied(
@@ -131,6 +135,7 @@ mod tests {
             Operation::ArtefactWrite(attempt.clone(), Artefact::Result),
             Operation::BundleRead(sha256),
             Operation::BundleWrite,
+            Operation::RunMeasure,
             Operation::RunDelete,
             Operation::LogAppend(attempt),
             Operation::AuditAppend,

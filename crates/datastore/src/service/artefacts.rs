@@ -99,6 +99,19 @@ pub(super) async fn put(
     Ok(stored(put))
 }
 
+/// How many bytes a run left: descriptions, plans, results, logs. 0 for a run that left nothing. O(objects of the run).
+pub(super) async fn run_size(
+    State(service): Shared,
+    Path(run): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Error> {
+    let run = RunUid::new(run)?;
+    service.authorise(&headers, &Operation::RunMeasure).await?;
+    let found = service.store.list(&Key::run_prefix(&run)).await?;
+    let bytes: u64 = found.iter().map(|(_, size)| size).sum();
+    Ok(([(header::CONTENT_TYPE, "text/plain")], bytes.to_string()).into_response())
+}
+
 /// Forgets what a run left: descriptions, plans, results, logs. Repeating it changes nothing.
 pub(super) async fn run_delete(
     State(service): Shared,

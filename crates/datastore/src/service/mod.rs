@@ -77,7 +77,7 @@ pub fn router(options: Options) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/v1/bundles/{sha256}", get(artefacts::bundle_get).put(artefacts::bundle_put))
-        .route("/v1/runs/{run}", axum::routing::delete(artefacts::run_delete))
+        .route("/v1/runs/{run}", get(artefacts::run_size).delete(artefacts::run_delete))
         .route("/v1/runs/{run}/{attempt}/log", post(log::append).get(log::read))
         .route("/v1/runs/{run}/{attempt}/{artefact}", get(artefacts::get).put(artefacts::put))
         .route("/v1/state/{id}", any(state::dispatch))

@@ -45,7 +45,13 @@ pub(crate) async fn a_run_is_forgotten_whole_and_no_other_with_it(harness: Harne
     }
     let [gone, kept] = attempts.as_slice() else { panic!("two runs") };
     let run = RunUid::new("run-1").unwrap();
+    let spec = controller.artefact_get(gone, Artefact::Spec, 10_000).await.unwrap().unwrap();
+    let left = spec.len() + b"plan".len() + b"line\n".len();
+    assert_eq!(controller.run_size(&run).await.unwrap(), u64::try_from(left).unwrap());
+    let runner = harness.client("team/run-1/1");
+    assert!(matches!(runner.run_size(&run).await, Err(Error::Refused { .. })));
     controller.run_delete(&run).await.unwrap();
+    assert_eq!(controller.run_size(&run).await.unwrap(), 0);
     controller.run_delete(&run).await.unwrap();
     for artefact in Artefact::ALL {
         assert!(!controller.artefact_exists(gone, artefact).await.unwrap(), "{artefact:?}");

@@ -36,7 +36,7 @@ pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
                 Step::Start(run) => vec![Effect::CreateRun(run.clone())],
                 Step::Hold => Vec::new(),
             };
-            Decision { effects, status: status::status(seen, history, &need), wake: need.wake }
+            Decision { effects, status: status::status(seen, history, &need, &[]), wake: need.wake }
         }
     }
 }
@@ -52,7 +52,7 @@ fn release(seen: &Observed<'_>, history: &History<'_>) -> Decision {
 fn while_running(seen: &Observed<'_>, history: &History<'_>, run: &TerraformRun) -> Decision {
     let is_wanted = run.spec.mode == Mode::Destroy && policy::deletion(seen) == DeletionPolicy::Destroy;
     let need = if is_wanted {
-        need::at_work(run)
+        need::at_work(run, history.applied_by(run).as_ref())
     } else {
         let state = match run.spec.action {
             Action::Plan => LayerState::PlanNeeded,
@@ -66,7 +66,7 @@ fn while_running(seen: &Observed<'_>, history: &History<'_>, run: &TerraformRun)
     let effects = is_idle.then(|| retention::gone(run)).flatten().map(Effect::DeleteRun);
     Decision {
         effects: effects.into_iter().collect(),
-        status: status::status(seen, history, &need),
+        status: status::status(seen, history, &need, &[]),
         wake: need.wake,
     }
 }

@@ -85,6 +85,13 @@ impl<'a> History<'a> {
         apply_of(&self.newest_first, plan)
     }
 
+    /// The plan that a run applies, if it is still kept. O(runs kept).
+    pub(super) fn applied_by(&self, run: &TerraformRun) -> Option<Plan<'a>> {
+        let artifact = run.spec.artifact.as_ref()?;
+        let made_it = |plan: &&'a TerraformRun| plan.metadata.uid.as_ref() == Some(&artifact.run_uid);
+        self.newest_first.iter().copied().find(made_it).and_then(Plan::of)
+    }
+
     /// The acceptance of drift from this commit that still holds.
     pub(super) fn accepted_from(&self, revision: &CommitId) -> Option<&'a TerraformRun> {
         self.accepted.filter(|run| &run.spec.layer.revision == revision)
@@ -179,7 +186,8 @@ pub(super) fn after(run: &TerraformRun) -> String {
     format!("after:{}", run.metadata.name.as_deref().unwrap_or_default())
 }
 
-pub(super) fn is_terminal(run: &TerraformRun) -> bool {
+/// Whether the run has ended.
+pub fn is_terminal(run: &TerraformRun) -> bool {
     run.status.as_ref().and_then(|s| s.state).is_some_and(RunState::is_terminal)
 }
 

@@ -15,6 +15,9 @@ mod retention;
 mod runs;
 mod status;
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use api::layer::LayerState;
 use api::run::{Trigger, TriggerKind};
 use api::text::{CommitId, Sha256, Workspace};
@@ -24,9 +27,13 @@ use api::{
 };
 use jiff::Timestamp;
 
-use crate::{Read, Settings, Wake, names};
+use crate::{Read, Settings, Wake, later, names};
+pub use need::{APPLYING, PLANNING};
+
 use history::History;
+pub use history::is_terminal;
 use need::{Need, Standing, Step, hold, unknown};
+pub use policy::bytes_kept;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
 
@@ -39,6 +46,9 @@ pub struct Observed<'a> {
     /// The runs of this incarnation of the layer.
     pub runs: &'a [TerraformRun],
     pub approvals: &'a [TerraformApproval],
+    /// What finished runs take in the datastore, by their uid. A run that is not among them was not measured, and is not forgotten for
+    /// its size.
+    pub sizes: &'a BTreeMap<String, u64>,
     pub settings: &'a Settings,
 }
 
@@ -92,21 +102,37 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         Step::Hold => {}
     }
     let expired = retention::expired(seen, &history);
-    effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     let wake = need.wake.sooner(expired.wake);
-    // What is not known for a moment is no news: every commit would be told on every layer, and taken back.
-    let kept = seen.layer.status.clone().filter(|before| {
-        need.reason == need::NOT_KNOWN
-            && before.state.is_some()
-            && before.observed_generation == seen.layer.metadata.generation
-    });
-    let status = kept.unwrap_or_else(|| status::status(seen, &history, &need));
+    let (status, wake) = match unsaid(seen, &need) {
+        Some((status, until)) => (status, wake.sooner(until)),
+        None => (status::status(seen, &history, &need, &expired.gone), wake),
+    };
+    effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     Decision { status, effects, wake }
+}
+
+/// How long a new layer may have nothing to say.
+const YOUNG: Duration = Duration::from_secs(10);
+
+/// What is not known for a moment is no news: every commit would be told on every layer, and taken back. The status as it stays, and
+/// until when.
+fn unsaid(seen: &Observed<'_>, need: &Need) -> Option<(TerraformLayerStatus, Wake)> {
+    match &seen.layer.status {
+        Some(before) if before.state.is_some() => {
+            let is_about_this = before.observed_generation == seen.layer.metadata.generation;
+            (need.reason == need::NOT_KNOWN && is_about_this).then(|| (before.clone(), Wake::OnChange))
+        }
+        before => {
+            let old = later(seen.layer.metadata.creation_timestamp.as_ref()?.0, YOUNG);
+            let is_unknown = need.standing == Standing::Unknown;
+            (is_unknown && seen.now < old).then(|| (before.clone().unwrap_or_default(), Wake::At(old)))
+        }
+    }
 }
 
 fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
     if let Some(run) = history.active {
-        return need::at_work(run);
+        return need::at_work(run, history.applied_by(run).as_ref());
     }
     if seen.layer.spec.suspend {
         let state = seen.layer.status.as_ref().and_then(|s| s.state).unwrap_or(LayerState::Idle);
@@ -124,7 +150,7 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
     let source = match &seen.source {
         Read::Present(Ok(source)) => source,
         Read::Present(Err(why)) => {
-            let why = why.clone();
+            let why = need::brief(why);
             return hold(LayerState::PlanNeeded, "SourceUnavailable", why, Standing::Stuck, Wake::OnChange);
         }
         Read::Absent => {

@@ -5,7 +5,7 @@ use api::run::{Action, Mode, PlanSummary, RunState};
 use api::{TerraformRun, condition};
 use jiff::Timestamp;
 
-use super::history::ready_message;
+use super::history::{Plan, ready_message};
 use crate::Wake;
 
 pub(super) struct Need {
@@ -53,8 +53,13 @@ pub(super) fn unknown(why: &str) -> Need {
     hold(LayerState::PlanNeeded, NOT_KNOWN, why, Standing::Unknown, Wake::OnChange)
 }
 
-/// A run is under way: nothing else is started.
-pub(super) fn at_work(run: &TerraformRun) -> Need {
+/// A run is to be made. What is said of it is what will be said once it is there, so that its creation is told by one write.
+pub(super) fn start(run: TerraformRun, plan: Option<&Plan<'_>>) -> Need {
+    Need { step: Step::Start(Box::new(run.clone())), ..at_work(&run, plan) }
+}
+
+/// A run is under way: nothing else is started. `plan` is what it applies, as far as that is still known.
+pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
     let short = run.spec.layer.revision.short();
     let (state, doing) = match (run.spec.action, run.spec.mode) {
         (Action::Plan, Mode::Normal) => (LayerState::PlanNeeded, "planning"),
@@ -69,13 +74,15 @@ pub(super) fn at_work(run: &TerraformRun) -> Need {
         return hold(
             state,
             reason,
-            format!("{doing} {short} has to wait: {message}"),
+            format!("{doing} {short} has to wait: {}", brief(message)),
             standing,
             Wake::OnChange,
         );
     }
     let (reason, why) = match run_state {
-        Some(RunState::FailureGracePeriod) => ("Retrying", format!("{doing} {short} {}", ready_message(run))),
+        Some(RunState::FailureGracePeriod) => {
+            ("Retrying", format!("{doing} {short} {}", brief(ready_message(run))))
+        }
         Some(
             RunState::Initial
             | RunState::Running
@@ -83,14 +90,30 @@ pub(super) fn at_work(run: &TerraformRun) -> Need {
             | RunState::Succeeded
             | RunState::Failed,
         )
-        | None => ("Running", format!("{doing} {short}")),
+        | None => {
+            let what = match (plan, run.spec.mode) {
+                (Some(plan), Mode::Normal | Mode::Destroy) => format!("applying {}", words_of(plan.summary)),
+                (Some(plan), Mode::RefreshOnly) => format!("{doing} {short}, {}", plan.differences.words()),
+                (None, _) => format!("{doing} {short}"),
+            };
+            let reason = match run.spec.action {
+                Action::Plan => PLANNING,
+                Action::Apply => APPLYING,
+            };
+            (reason, format!("{what}: {}", run.spec.trigger.reason))
+        }
     };
     hold(state, reason, why, Standing::Working, Wake::OnChange)
 }
 
+/// The reasons of a layer that a run works for, in the queue or with a pod.
+pub const PLANNING: &str = "Planning";
+pub const APPLYING: &str = "Applying";
+
 /// What keeps a run from starting, beside the queue, which moves by itself.
 fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
-    let status = run.status.as_ref().filter(|status| status.state == Some(RunState::Initial))?;
+    let waits = |state: RunState| matches!(state, RunState::Initial | RunState::Retrying);
+    let status = run.status.as_ref().filter(|status| status.state.is_some_and(waits))?;
     let ready = condition::find(&status.conditions, "Ready")?;
     let (reason, standing) = match ready.reason.as_str() {
         "SourceUnavailable" => ("SourceUnavailable", Standing::Stuck),
@@ -105,6 +128,21 @@ pub(super) fn words_of(summary: PlanSummary) -> String {
         return "only outputs change".to_owned();
     }
     format!("{} to add, {} to change, {} to destroy", summary.add, summary.change, summary.destroy)
+}
+
+/// What fits into a sentence of an error that may be pages long: its first line, and of a long one the beginning and the end, where the
+/// cause stands. The whole of it is told by the run or the repository that it comes from.
+pub(super) fn brief(error: &str) -> String {
+    const START: usize = 50;
+    const END: usize = 90;
+    let line = error.trim().lines().next().unwrap_or_default().trim_end();
+    let length = line.chars().count();
+    if length <= START + END {
+        return line.to_owned();
+    }
+    let start: String = line.chars().take(START).collect();
+    let end: String = line.chars().skip(length - END).collect();
+    format!("{} … {}", start.trim_end(), end.trim_start())
 }
 
 pub(super) fn clock(at: Timestamp) -> String {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use api::TerraformRepository;
 use api::layer::{DeletionPolicy, Drift, DriftMode, OnDrift, RemediationStrategy, RunHistoryPolicy};
 use api::run::Mode;
+use api::{TerraformLayer, TerraformRepository};
 
 use super::Observed;
 use crate::schedule;
@@ -68,6 +68,18 @@ pub(super) fn runs_kept(seen: &Observed<'_>) -> usize {
         .or_else(|| of(&repository(seen)?.spec.run_history_policy))
         .unwrap_or(seen.settings.runs_kept);
     usize::try_from(kept).unwrap_or(usize::MAX)
+}
+
+pub(super) fn run_bytes(seen: &Observed<'_>) -> Option<u64> {
+    bytes_kept(seen.layer, repository(seen))
+}
+
+/// How much finished runs may take, where anybody sets a limit: only then their sizes have to be known.
+pub fn bytes_kept(layer: &TerraformLayer, repository: Option<&TerraformRepository>) -> Option<u64> {
+    let of = |policy: &Option<RunHistoryPolicy>| policy.as_ref().and_then(|p| p.max_bytes);
+    of(&layer.spec.run_history_policy)
+        .or_else(|| of(&repository?.spec.run_history_policy))
+        .map(|bytes| u64::try_from(bytes).unwrap_or_default())
 }
 
 pub(super) fn run_age(seen: &Observed<'_>) -> Option<Duration> {

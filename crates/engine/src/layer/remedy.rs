@@ -8,7 +8,7 @@ use api::run::{Action, Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
 
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
-use super::need::{Need, Standing, clock, hold, words_of};
+use super::need::{Need, Standing, brief, clock, hold, words_of};
 use super::runs::{self, Wanted, start_apply, start_plan};
 use super::{Observed, Source, annotated, drift, name_of, policy};
 use crate::run::SUPERSEDED;
@@ -56,7 +56,7 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
                 "{}; a new commit or the annotation {} tries again: {}",
                 gave_up(run),
                 annotation::SYNC,
-                result_message(run)
+                brief(result_message(run))
             );
             hold(LayerState::PlanNeeded, "GaveUp", why, Standing::Stuck, Wake::At(again))
         }
@@ -133,11 +133,12 @@ pub(super) fn after_failed_apply(seen: &Observed<'_>, history: &History<'_>, app
         let why = format!(
             "gave up after {failures} failed applies; a new commit or the annotation {} tries again: {}",
             annotation::SYNC,
-            result_message(apply)
+            brief(result_message(apply))
         );
         ("GaveUp", why, Standing::Stuck)
     } else {
-        let why = format!("apply failed, planning anew at {}: {}", clock(again), result_message(apply));
+        let why =
+            format!("apply failed, planning anew at {}: {}", clock(again), brief(result_message(apply)));
         ("ApplyFailed", why, Standing::Working)
     };
     hold(LayerState::PlanNeeded, reason, why, standing, Wake::At(again))

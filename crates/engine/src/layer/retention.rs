@@ -10,7 +10,7 @@ use super::history::{History, finished_at, has_succeeded, is_terminal};
 use super::{Gone, Observed, Read, policy};
 use crate::{Wake, later};
 
-/// The run controller lets a run's pod and lock go right after its result is recorded, and needs the run for that.
+/// The run controller lets a run's pod go right after its result is recorded, and needs the run for that.
 const SETTLED: Duration = Duration::from_secs(10);
 /// Runs deleted in one round; the next comes with the news of these.
 const AT_ONCE: usize = 20;
@@ -26,14 +26,21 @@ pub(super) struct Expired {
 pub(super) fn expired(seen: &Observed<'_>, history: &History<'_>) -> Expired {
     let protected = protected(seen, history);
     let max_age = policy::run_age(seen);
+    let max_bytes = policy::run_bytes(seen);
+    let mut bytes = 0_u64;
     let mut gone = Vec::new();
     let mut wake = Wake::OnChange;
     let finished = history.newest_first.iter().copied().filter(|run| is_terminal(run));
     for (place, run) in finished.enumerate() {
+        let size = run.metadata.uid.as_ref().and_then(|uid| seen.sizes.get(uid)).copied();
+        bytes = bytes.saturating_add(size.unwrap_or_default());
         let Some(finished_at) = finished_at(run).filter(|_| !is_among(run, &protected)) else { continue };
         let by_count = (place >= policy::runs_kept(seen)).then(|| later(finished_at, SETTLED));
         let by_age = max_age.map(|age| later(finished_at, age.max(SETTLED)));
-        let due: Option<Timestamp> = by_count.into_iter().chain(by_age).min();
+        // Newer runs are counted first, those that stay in any case among them.
+        let by_size =
+            max_bytes.filter(|max| size.is_some() && bytes > *max).map(|_| later(finished_at, SETTLED));
+        let due: Option<Timestamp> = by_count.into_iter().chain(by_age).chain(by_size).min();
         match due {
             Some(due) if due <= seen.now => gone.extend(self::gone(run)),
             Some(due) => wake = wake.sooner(Wake::At(due)),

@@ -1,6 +1,5 @@
 //! How a wish becomes a run. The same wish always makes the same name.
 
-use api::layer::LayerState;
 use api::run::{Action, Artifact, LayerRef, Mode, Trigger};
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
@@ -8,9 +7,8 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 
 use super::history::{History, Plan};
-use super::need::{Need, Standing, Step, words_of};
+use super::need::{self, Need, unknown};
 use super::{Observed, annotated, name_of, policy, state_of};
-use crate::Wake;
 use crate::names::{self, Wish};
 
 /// What makes one run another than the next, and what it is given.
@@ -32,18 +30,16 @@ impl<'a> Wanted<'a> {
 }
 
 pub(super) fn start_plan(seen: &Observed<'_>, wanted: Wanted<'_>) -> Need {
-    let why = wanted.trigger.reason.clone();
-    let run = build(seen, Action::Plan, None, wanted);
-    start(LayerState::PlanNeeded, "Planning", why, run)
+    build(seen, Action::Plan, None, wanted).map_or_else(nameless, |run| need::start(run, None))
+}
+
+fn nameless() -> Need {
+    unknown("the layer or its plan has no name or uid, so no run of it can be named")
 }
 
 /// The exact plan, in its own mode, on the files that it was made from.
 pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger) -> Need {
     let spec = &plan.run.spec;
-    let why = match spec.mode {
-        Mode::Normal | Mode::Destroy => format!("applying {}: {}", words_of(plan.summary), trigger.reason),
-        Mode::RefreshOnly => format!("{}: {}", plan.differences.words(), trigger.reason),
-    };
     let artifact = plan.run.metadata.name.as_deref().and_then(|name| {
         Some(Artifact {
             run: ObjectName::new(name).ok()?,
@@ -61,18 +57,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
         ..Wanted::new(&spec.layer.revision, "", trigger)
     };
     let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
-    start(LayerState::ApplyNeeded, "Applying", why, run)
-}
-
-fn start(state: LayerState, reason: &'static str, why: String, run: Option<TerraformRun>) -> Need {
-    Need {
-        state,
-        reason,
-        why,
-        standing: Standing::Working,
-        step: run.map_or(Step::Hold, |run| Step::Start(Box::new(run))),
-        wake: Wake::OnChange,
-    }
+    run.map_or_else(nameless, |run| need::start(run, Some(plan)))
 }
 
 /// What a person can ask for by an annotation. Its text names the wish, so one text is one plan.

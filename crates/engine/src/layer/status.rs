@@ -4,21 +4,27 @@
 use api::backend::StateIdentity;
 use api::condition::{self, Truth};
 use api::layer::{DriftStatus, LayerState, PlanRef, Revisions, RunRef};
-use api::run::PlanSummary;
+use api::run::{PlanSummary, RunState};
 use api::{TerraformLayerStatus, TerraformRun};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::history::{History, Plan, has_failed, has_succeeded};
-use super::need::{Need, Standing};
+use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
+use super::need::{Need, Standing, Step, brief};
 use super::runs::Asked;
-use super::{Observed, Read, drift};
+use super::{Gone, Observed, Read, drift};
 use crate::Wake;
 
 /// Runs that the status names.
 const NAMED: usize = 5;
 
-pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) -> TerraformLayerStatus {
+/// Runs that go with the same decision are not told of any more. O(runs kept · runs that go, which are few).
+pub(super) fn status(
+    seen: &Observed<'_>,
+    history: &History<'_>,
+    need: &Need,
+    going: &[Gone],
+) -> TerraformLayerStatus {
     let before = seen.layer.status.clone().unwrap_or_default();
     let source = match &seen.source {
         Read::Present(Ok(source)) => Some(source),
@@ -26,12 +32,18 @@ pub(super) fn status(seen: &Observed<'_>, history: &History<'_>, need: &Need) ->
     };
     let planned = history.plan.as_ref();
     let in_place = history.in_place.map(|run| run.spec.layer.revision.clone());
-    let runs: Vec<RunRef> = history.newest_first.iter().take(NAMED).filter_map(|run| run_ref(run)).collect();
+    let starting = match &need.step {
+        Step::Start(run) => Some(run.as_ref()),
+        Step::Hold => None,
+    };
+    let stays = |run: &&TerraformRun| !going.iter().any(|gone| run.metadata.uid.as_ref() == Some(&gone.uid));
+    let newest = starting.into_iter().chain(history.newest_first.iter().copied().filter(stays));
+    let runs: Vec<RunRef> = newest.take(NAMED).filter_map(|run| run_ref(run, &before, seen.now)).collect();
     let mut status = TerraformLayerStatus {
         observed_generation: seen.layer.metadata.generation,
         state: Some(need.state),
         why: Some(need.why.clone()),
-        last_result: planned.map(|plan| burrito_words(plan.summary)).or(before.last_result),
+        last_result: planned.map(|plan| result_words(history, plan)).or(before.last_result),
         next_check: match need.wake {
             Wake::At(at) => Some(Time(whole_second(at))),
             Wake::OnChange => None,
@@ -141,25 +153,38 @@ fn conditions(seen: &Observed<'_>, history: &History<'_>, need: &Need, status: &
     }
 }
 
-fn run_ref(run: &TerraformRun) -> Option<RunRef> {
+/// A run is told of before it is there, so the time that was told first stays until it ends.
+fn run_ref(run: &TerraformRun, before: &TerraformLayerStatus, now: Timestamp) -> Option<RunRef> {
     let status = run.status.as_ref();
+    let name = run.metadata.name.clone()?;
+    let told = before.latest_runs.iter().find(|told| told.name == name).map(|told| told.date.clone());
     Some(RunRef {
-        name: run.metadata.name.clone()?,
+        name,
         action: run.spec.action,
         mode: run.spec.mode,
         commit: run.spec.layer.revision.clone(),
         date: status
             .and_then(|s| s.finished_at.clone())
-            .or_else(|| run.metadata.creation_timestamp.clone())?,
+            .or(told)
+            .or_else(|| run.metadata.creation_timestamp.clone())
+            .unwrap_or(Time(whole_second(now))),
         result: match status.and_then(|s| s.result.as_ref()) {
             Some(result) => result.message.clone(),
+            None if status.and_then(|s| s.state) == Some(RunState::FailureGracePeriod) => {
+                brief(ready_message(run))
+            }
             None => "running".to_owned(),
         },
     })
 }
 
-fn burrito_words(summary: PlanSummary) -> String {
-    format!("Plan: {} to create, {} to update, {} to delete", summary.add, summary.change, summary.destroy)
+/// In Burrito's words as long as the plan is one.
+fn result_words(history: &History<'_>, plan: &Plan<'_>) -> String {
+    let PlanSummary { add, change, destroy, .. } = plan.summary;
+    if plan.summary.has_changes() && history.apply.is_some_and(has_succeeded) {
+        return format!("Applied: {add} created, {change} updated, {destroy} deleted");
+    }
+    format!("Plan: {add} to create, {change} to update, {destroy} to delete")
 }
 
 /// Status holds whole seconds; a rounded value compares equal to what the API gives back.

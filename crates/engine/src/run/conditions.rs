@@ -5,6 +5,7 @@ use api::condition::{self, Truth};
 use api::run::RunState;
 
 use super::Observed;
+use super::ended::may_retry;
 
 /// The status with its state and every condition that follows from it.
 pub(super) fn progress(
@@ -18,8 +19,7 @@ pub(super) fn progress(
     let generation = seen.run.metadata.generation;
     next.state = Some(state);
     next.observed_generation = generation;
-    let tried = u32::try_from(next.attempts.len()).unwrap_or(u32::MAX);
-    let exhausted = state == RunState::Failed && tried > seen.run.spec.max_retries;
+    let exhausted = state == RunState::Failed && !may_retry(&next, seen.run.spec.max_retries);
     let running = matches!(state, RunState::Running);
     let mut set = |kind, truth, reason: &str, message: &str| {
         condition::set(&mut next.conditions, kind, truth, reason, message, generation, seen.now);
@@ -35,7 +35,7 @@ pub(super) fn progress(
     set(
         "IsRunning",
         running.into(),
-        if running { "PodRunning" } else { "NoPodRunning" },
+        if running { "UnderWay" } else { "NothingUnderWay" },
         if running { message } else { "" },
     );
     let grace = state == RunState::FailureGracePeriod;

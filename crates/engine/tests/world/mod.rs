@@ -16,6 +16,7 @@ use engine::{Read, Settings, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub struct World {
@@ -25,6 +26,8 @@ pub struct World {
     pub source: Read<Result<Source, String>>,
     pub runs: Vec<TerraformRun>,
     pub approvals: Vec<TerraformApproval>,
+    /// What runs take in the datastore, by uid.
+    pub sizes: BTreeMap<String, u64>,
     pub settings: Settings,
     /// The layer was let go.
     pub gone: bool,
@@ -61,6 +64,7 @@ pub fn world() -> World {
         source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
         runs: Vec::new(),
         approvals: Vec::new(),
+        sizes: BTreeMap::new(),
         settings: settings(),
         gone: false,
         made: 0,
@@ -104,12 +108,26 @@ impl World {
             source: self.source.clone(),
             runs: &self.runs,
             approvals: &self.approvals,
+            sizes: &self.sizes,
             settings: &self.settings,
         })
     }
 
-    /// Does what the decision says, as the API would: a run whose name exists is not made twice.
+    /// Does what the decision says, as the API would: a run whose name exists is not made twice. What is said before a run is made
+    /// is what is said once it is there, but for the wish of a person, which is acted on only then.
     pub fn step(&mut self) -> layer::Decision {
+        let made = self.made;
+        let decision = self.take_step();
+        if self.made > made {
+            let next = self.decide().status;
+            let wishes = |status: &TerraformLayerStatus| (status.last_sync.clone(), status.last_look.clone());
+            let same = wishes(&next) != wishes(&decision.status) || next == decision.status;
+            assert!(same, "a run is told of once: {:#?} and then {next:#?}", decision.status);
+        }
+        decision
+    }
+
+    fn take_step(&mut self) -> layer::Decision {
         let decision = self.decide();
         self.layer.status = Some(decision.status.clone());
         for effect in &decision.effects {

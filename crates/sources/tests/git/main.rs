@@ -181,16 +181,71 @@ async fn limits_on_files_and_bytes_hold() {
     let commit = repo.write("a", "12345").write("b", "12345").commit();
     let cache = tempfile::tempdir().unwrap();
     for (limits, what) in [
-        (Limits { entries: 1, bytes: 100 }, "the number of files"),
-        (Limits { entries: 10, bytes: 9 }, "the size in bytes"),
+        (Limits { entries: 1, ..Limits::default() }, "has more than 1 files"),
+        (Limits { bytes: 9, ..Limits::default() }, "take more than 9 bytes"),
     ] {
         let git =
             Git::new(GitOptions { file_urls: FileUrls::Allowed, limits, ..GitOptions::new(cache.path()) })
                 .unwrap();
         let mirror = git.mirror(&repo.source(), &commit).await.unwrap();
         let error = git.bundle(&mirror, &commit).await.unwrap_err();
-        assert!(matches!(&error, Error::TooLarge { what: found, .. } if *found == what), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+        assert_eq!(error.reason(), "SourceTooLarge");
     }
+}
+
+fn limited_to(mirror: u64, cache: &Path) -> GitOptions {
+    let limits = Limits { mirror, ..Limits::default() };
+    GitOptions { file_urls: FileUrls::Allowed, limits, ..GitOptions::new(cache) }
+}
+
+fn mirrors_in(cache: &Path) -> usize {
+    let entries = std::fs::read_dir(cache.join("mirrors")).unwrap();
+    entries.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+}
+
+#[tokio::test]
+async fn a_repository_past_the_limit_is_refused_and_not_fetched_again_until_it_changes() {
+    let repo = Repo::new();
+    let noise: String = (0..300_000_u32).map(|n| format!("{:x}", n.wrapping_mul(2_654_435_761))).collect();
+    let huge = repo.write("noise", &noise).commit();
+    let cache = tempfile::tempdir().unwrap();
+    let git = Git::new(limited_to(256 * 1024, cache.path())).unwrap();
+    let error = git.mirror(&repo.source(), &huge).await.unwrap_err();
+    assert!(error.to_string().contains("takes more than 256 KiB"), "{error}");
+    assert_eq!(error.reason(), "SourceTooLarge");
+    assert_eq!(mirrors_in(cache.path()), 0, "what was fetched is removed");
+
+    // A fetch would say that nothing is there.
+    let hidden = repo.dir.path().join("hidden");
+    std::fs::rename(repo.dir.path().join(".git"), &hidden).unwrap();
+    let error = git.mirror(&repo.source(), &huge).await.unwrap_err();
+    assert!(matches!(error, Error::RepositoryTooLarge { .. }), "{error}");
+
+    std::fs::rename(&hidden, repo.dir.path().join(".git")).unwrap();
+    repo.git(&["checkout", "-q", "--orphan", "small"]);
+    repo.git(&["rm", "-q", "-r", "-f", "."]);
+    repo.git(&["branch", "-q", "-D", "main"]);
+    let small = repo.write("a", "1").commit();
+    git.mirror(&repo.source(), &small).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fetch_is_stopped_when_it_reaches_the_limit_and_not_at_its_end() {
+    use std::os::unix::fs::PermissionsExt;
+    let repo = Repo::new();
+    let commit = repo.write("a", "1").commit();
+    let place = tempfile::tempdir().unwrap();
+    // A git whose fetch never ends.
+    let endless = place.path().join("git");
+    let script = "#!/bin/sh\ncase \" $* \" in\n*' fetch '*)\n  mkdir -p objects/pack\n  while :; do head -c 100000 /dev/zero >> objects/pack/tmp_pack_x; sleep 0.01; done;;\nesac\nexec git \"$@\"\n";
+    std::fs::write(&endless, script).unwrap();
+    std::fs::set_permissions(&endless, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let options = GitOptions { program: endless, ..limited_to(1024 * 1024, cache.path()) };
+    let error = Git::new(options).unwrap().mirror(&repo.source(), &commit).await.unwrap_err();
+    assert!(matches!(error, Error::RepositoryTooLarge { .. }), "{error}");
+    assert_eq!(mirrors_in(cache.path()), 0);
 }
 
 #[tokio::test]

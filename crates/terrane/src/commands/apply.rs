@@ -91,7 +91,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
             find::outcome(&applied)
         );
     }
-    render::object(options.output, &applied, || format!("{name}: {}", find::outcome(&applied)))?;
+    // The log has said already what came of it.
+    render::object(options.output, &applied, || {
+        format!("{name}: applied at {}", applied.spec.layer.revision.short())
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

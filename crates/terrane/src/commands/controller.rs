@@ -70,6 +70,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         addresses,
         search_path: environment::search_path(),
         rewrites: options.git_rewrite.clone(),
+        limits: options.source_limits.limits(),
         ..GitOptions::new(git_dir)
     };
     let mut settings = engine::Settings::new(RunnerSettings {

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 
+use super::missing::missing;
 use super::{events, find, get, queue, render, wait};
 use crate::arguments::{Kind, Shape, Target};
 
@@ -160,16 +161,11 @@ fn of_run(run: &TerraformRun, events: &[Event], now: Timestamp) -> String {
 async fn other(client: &Client, namespace: &str, kind: Kind, name: &str, shape: Shape) -> anyhow::Result<()> {
     use crate::arguments::Format;
     let resource = wait::resource(kind);
-    let object = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource)
-        .get_opt(name)
-        .await
-        .with_context(|| format!("read {} {namespace}/{name}", resource.kind))?;
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+    let object =
+        api.get_opt(name).await.with_context(|| format!("read {} {namespace}/{name}", resource.kind))?;
     let Some(mut object) = object else {
-        let word = resource.kind.trim_start_matches("Terraform").to_lowercase();
-        bail!(
-            "{word} {namespace}/{name} not found; `kubectl get {} -n {namespace}` lists them",
-            resource.plural
-        );
+        return Err(missing(&api, namespace, &resource.kind, name).await);
     };
     match shape.output {
         Some(Format::Json) => println!("{}", serde_json::to_string_pretty(&object)?),

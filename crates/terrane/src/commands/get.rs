@@ -15,6 +15,8 @@ use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::fitting::fit;
+use super::missing::missing;
 use super::queue::{self, Queues};
 use crate::arguments::{Get, Kind, Output};
 
@@ -60,11 +62,10 @@ where
                 .get_opt(name)
                 .await
                 .with_context(|| format!("read {} {namespace}/{name}", K::kind(&())))?;
-            let kind = K::kind(&()).to_lowercase();
-            let kind = kind.trim_start_matches("terraform");
-            vec![found.with_context(|| {
-                format!("there is no {kind} {namespace}/{name}; list them without a name, or choose a namespace with -n")
-            })?]
+            match found {
+                Some(object) => vec![object],
+                None => return Err(missing(&api, &namespace, &K::kind(&()), name).await),
+            }
         }
         None => {
             let params = ListParams { label_selector: options.selector.clone(), ..ListParams::default() };
@@ -195,36 +196,15 @@ fn rows<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width)
         let first = lead(object.namespace().unwrap_or_default()).into_iter().chain([object.name_any()]);
         first.chain(object.cells(now)).collect()
     });
-    let rows = Rows {
+    let mut rows = Rows {
         header: header.chain(K::HEADER.iter().map(|&h| h.to_owned())).collect(),
         cells: cells.collect(),
     };
     match width {
-        Width::Full => rows,
-        Width::Fitting => rows.fitting(),
+        Width::Full => {}
+        Width::Fitting => fit(&rows.header, &mut rows.cells),
     }
-}
-
-impl Rows {
-    /// Takes from the widest column what is too much; `-o wide` has the rest. Names are never cut, as they are typed again.
-    fn fitting(mut self) -> Self {
-        let names =
-            self.header.iter().take_while(|title| matches!(title.as_str(), "NAMESPACE" | "NAME")).count();
-        let width = |index: usize| {
-            let cells = self.cells.iter().chain([&self.header]).filter_map(|line| line.get(index));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        let total = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
-        let widest = widths.iter().copied().enumerate().skip(names).max_by_key(|(_, width)| *width);
-        if let Some((index, width)) = widest.filter(|_| total > LINE_WIDTH) {
-            let room = width.saturating_sub(total - LINE_WIDTH).max(LEAST_WIDTH);
-            for cell in self.cells.iter_mut().filter_map(|line| line.get_mut(index)) {
-                *cell = shortened(cell, room);
-            }
-        }
-        self
-    }
+    rows
 }
 
 fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width) -> Table {
@@ -237,20 +217,6 @@ fn table<K: Row + ResourceExt>(objects: &[K], with_namespace: bool, width: Width
 enum Width {
     Fitting,
     Full,
-}
-
-/// A line fits an ordinary terminal.
-const LINE_WIDTH: usize = 100;
-/// Less than this of a cell says nothing.
-const LEAST_WIDTH: usize = 20;
-const GAP: usize = 2;
-
-fn shortened(cell: &str, width: usize) -> String {
-    if cell.chars().count() <= width {
-        return cell.to_owned();
-    }
-    let kept: String = cell.chars().take(width.saturating_sub(1)).collect();
-    format!("{}…", kept.trim_end())
 }
 
 impl Row for TerraformLayer {
@@ -334,23 +300,5 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
         60..3600 => format!("{}m", secs / 60),
         3600..86_400 => format!("{}h", secs / 3600),
         _ => format!("{}d", secs / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_fits_a_terminal_and_names_stay_whole() {
-        let name = "a-name-that-is-rather-long-and-must-not-be-cut";
-        let row = |why: &str| vec![name.to_owned(), "Idle".to_owned(), why.to_owned(), "3f2a91c".to_owned()];
-        let header = ["NAME", "STATE", "WHY", "COMMIT"].map(str::to_owned).to_vec();
-        let rows = Rows { header, cells: vec![row(&"w".repeat(200)), row("short")] }.fitting();
-        assert_eq!(rows.cells[0][0], name);
-        assert_eq!(rows.cells[1][2], "short");
-        let width: usize = rows.cells[0].iter().map(|cell| cell.chars().count()).sum::<usize>() + 3 * GAP;
-        assert!(width <= LINE_WIDTH + 1, "{width}: {:?}", rows.cells[0]);
-        assert!(rows.cells[0][2].ends_with('…'));
     }
 }

@@ -11,10 +11,12 @@ pub(crate) mod diff;
 pub(crate) mod drift;
 pub(crate) mod events;
 mod find;
+mod fitting;
 pub(crate) mod get;
 pub(crate) mod history;
 mod keys;
 pub(crate) mod logs;
+mod missing;
 pub(crate) mod node;
 pub(crate) mod outputs;
 pub(crate) mod plan;
@@ -36,9 +38,9 @@ use anyhow::Context;
 use api::TerraformLayer;
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
+use missing::missing;
 
 use crate::arguments::{Reach, ServiceAccountName, Target};
 
@@ -106,45 +108,5 @@ async fn layer(client: &Client, namespace: &str, name: &str) -> anyhow::Result<T
     if let Some(layer) = api.get_opt(name).await.with_context(|| format!("read layer {namespace}/{name}"))? {
         return Ok(layer);
     }
-    let all = api.list(&ListParams::default()).await.context("list the layers")?;
-    let similar = all.items.iter().map(|layer| layer.name_any()).min_by_key(|known| distance(known, name));
-    match similar.filter(|known| distance(known, name) <= 3) {
-        Some(known) => anyhow::bail!("layer {namespace}/{name} not found; did you mean {known}?"),
-        None => anyhow::bail!("layer {namespace}/{name} not found; `terrane get layers -A` lists them"),
-    }
-}
-
-/// How many letters must change to make one name the other. O(a · b), names are short.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (y, cell) in b.iter().zip(row.iter_mut().skip(1)) {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = *cell;
-            left = change.min(left + 1).min(*cell + 1);
-            *cell = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn counts_letters_that_must_change() {
-        for (a, b, expected) in
-            [("", "", 0), ("abc", "", 3), ("databse", "database", 1), ("app", "db", 3), ("x", "x", 0)]
-        {
-            assert_eq!(distance(a, b), expected, "{a} {b}");
-            assert_eq!(distance(b, a), expected, "{b} {a}");
-        }
-    }
+    Err(missing(&api, namespace, "layer", name).await)
 }

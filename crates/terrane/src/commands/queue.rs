@@ -14,8 +14,8 @@ use crate::arguments::Kind;
 
 /// The reason of a run that waits for a free runner.
 const QUEUED: &str = "Queued";
-/// The reason of a layer that a run works for, queued or not.
-const RUNNING: &str = "Running";
+/// The reasons of a layer that a run works for, queued or not.
+const AT_WORK: [&str; 2] = [engine::layer::PLANNING, engine::layer::APPLYING];
 
 /// Everybody who queues, in the order of their starts.
 #[derive(Debug, Default)]
@@ -146,7 +146,7 @@ impl Queues for TerraformRun {
 impl Queues for TerraformLayer {
     fn may_queue(&self) -> bool {
         let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == RUNNING)
+        condition::find(conditions, "Ready").is_some_and(|ready| AT_WORK.contains(&ready.reason.as_str()))
     }
 
     fn tell_place(&mut self, queue: &Queue) {
@@ -228,7 +228,7 @@ mod tests {
             "status": {
                 "why": "planning bbbbbbb",
                 "latestRuns": [{ "name": newest, "action": "plan", "commit": "b".repeat(40), "date": "2026-01-01T00:00:00Z", "result": "running" }],
-                "conditions": [{ "type": "Ready", "status": "False", "reason": "Running", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+                "conditions": [{ "type": "Ready", "status": "False", "reason": "Planning", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
             },
         }))
         .unwrap()

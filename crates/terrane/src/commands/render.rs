@@ -6,6 +6,7 @@ use comfy_table::{ContentArrangement, Table};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 
+use super::fitting::fit;
 use crate::arguments::{Format, Output};
 
 /// Prints an object in the wished form, or a sentence about it.
@@ -38,7 +39,12 @@ pub(super) fn rows<T: Serialize>(
         Output::Json => println!("{}", serde_json::to_string_pretty(rows)?),
         Output::Yaml => print!("{}", serde_saphyr::to_string(&rows)?),
         Output::Name => rows.iter().for_each(|row| println!("{}", name(row))),
-        Output::Table | Output::Wide => println!("{}", table(header, rows.iter().map(cells)).trim_fmt()),
+        Output::Table => {
+            let mut lines: Vec<Vec<String>> = rows.iter().map(cells).collect();
+            fit(header, &mut lines);
+            println!("{}", table(header, lines.into_iter()).trim_fmt());
+        }
+        Output::Wide => println!("{}", table(header, rows.iter().map(cells)).trim_fmt()),
     }
     Ok(())
 }

@@ -202,6 +202,7 @@ fn controllers(
         addresses: Addresses::OwnToo,
         search_path: environment::search_path(),
         rewrites: options.git_rewrite.clone(),
+        limits: options.source_limits.limits(),
         ..GitOptions::new(data.join("git"))
     };
     let mut settings = engine::Settings::new(RunnerSettings {

@@ -26,6 +26,9 @@ pub(super) fn rules() -> Value {
         { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
         { "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] },
         { "apiGroups": [GROUP], "resources": ["terraformlayers", "terraformruns"], "verbs": ["get", "list"] },
+        // A lock is released by hand only when no pod of its holder can still work.
+        { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"] },
     ])
 }
 

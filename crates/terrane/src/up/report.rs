@@ -1,6 +1,7 @@
 //! What `terrane up` prints: where things are, then one line for each layer whenever it comes to rest.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use kube::{Api, Client, ResourceExt};
 use node::isolation::Isolation;
 
 use crate::demo::Demo;
+use crate::environment;
 
 pub(super) struct Places<'a> {
     pub(super) data: &'a Path,
@@ -30,6 +32,7 @@ pub(super) fn introduce(places: &Places<'_>) {
     );
     println!("  service  http://{}", places.service);
     println!("  kubectl  export KUBECONFIG={}", places.kubeconfig.display());
+    println!("  tool     {}", tools_on(&environment::search_path()));
     if let Isolation::None { because } = places.isolation {
         println!("  warning  pods are not kept apart on this machine: {because}");
     }
@@ -43,6 +46,20 @@ pub(super) fn introduce(places: &Places<'_>) {
         println!("           change {} by hand, and see it put right", demo.motd.display());
     }
     println!("Ctrl-C stops it; nothing is lost.\n");
+}
+
+/// Which tools are installed, for people. Not asked for their versions: that takes as long as the rest of the start.
+fn tools_on(path: &OsStr) -> String {
+    let place =
+        |name: &str| std::env::split_paths(path).map(|dir| dir.join(name)).find(|file| file.is_file());
+    let found: Vec<String> = ["terraform", "tofu", "terragrunt"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}, found at {}", place(name)?.display())))
+        .collect();
+    if found.is_empty() {
+        return "none is installed; a layer that needs one has it downloaded".to_owned();
+    }
+    found.join("\n           ")
 }
 
 /// Prints a line when a layer has come to rest in another way than before. Ends only with an error.
@@ -82,5 +99,26 @@ fn tell(layer: &TerraformLayer, told: &mut HashMap<String, String>) {
     if told.get(&key) != Some(&line) {
         println!("{line}");
         told.insert(key, line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn installed_tools_are_named_with_their_places() {
+        let place = tempfile::tempdir().unwrap();
+        assert_eq!(
+            tools_on(place.path().as_os_str()),
+            "none is installed; a layer that needs one has it downloaded"
+        );
+        for name in ["tofu", "terraform"] {
+            std::fs::write(place.path().join(name), "").unwrap();
+        }
+        let at = place.path().display();
+        let told = tools_on(place.path().as_os_str());
+        assert_eq!(told, format!("terraform, found at {at}/terraform\n           tofu, found at {at}/tofu"));
     }
 }

@@ -106,7 +106,8 @@ fn deciding(doors: &Doors) {
     doors.run(&["plan", "database", PATIENTLY]).with_code(2);
     doors.run(&["apply", "database", "--plan", "none"]).with_code(1).complains("look at it again");
     let applied = doors.run(&["apply", "database", "--timeout=180s"]).with_code(0);
-    applied.says("Apply complete! Resources: 3 added").says("database: ");
+    let applied = applied.says("Apply complete! Resources: 3 added").says("database: applied at ");
+    assert_eq!(applied.out.matches("Apply complete!").count(), 1, "{}", applied.out);
     doors.run(&["wait", "database", "--for=condition=Ready", PATIENTLY]).with_code(0);
     doors
         .run(&["wait", "database", "--for=condition=Nope", "--timeout=1s"])
@@ -303,7 +304,8 @@ async fn gone(doors: &Doors) {
     doors.run(&["wait", "app", "--for=delete", PATIENTLY]).with_code(0);
     // Its runs go a moment after it.
     until("the audit speaks for the runs", || {
-        let told = doors.run(&["history", "app"]).with_code(0).complains("layer default/app is gone");
+        let told =
+            doors.run(&["history", "app", "-o", "wide"]).with_code(0).complains("layer default/app is gone");
         std::future::ready(told.out.contains("autoApply is on; its run is no longer kept").then_some(()))
     })
     .await;

@@ -108,6 +108,10 @@ pub(crate) struct Search<'a> {
     pub(crate) client: &'a Client,
     pub(crate) code: Code,
     pub(crate) git_token: Canary,
+    /// Those of other repositories, in Secrets as well.
+    pub(crate) logins: Vec<Canary>,
+    /// Those that nobody has a reason to read.
+    pub(crate) home: Vec<Canary>,
     pub(crate) environment: Canary,
     pub(crate) seen: Seen,
 }
@@ -132,7 +136,7 @@ impl Search<'_> {
         // Those that something other than Terrane's own files must never hold.
         let mut all =
             vec![&self.git_token, &self.environment, default, file, &made, &kubeconfig, &controller, &key];
-        all.extend(&runners);
+        all.extend(self.logins.iter().chain(&self.home).chain(&runners));
 
         let mut found = Vec::new();
         let mut look = |what: &str, bytes: &[u8]| {
@@ -170,9 +174,11 @@ impl Search<'_> {
                 "controller-token" => vec![&controller],
                 "keys" => vec![&key],
                 // A poll may be under way, whose files are gone when it ends.
-                "git" => vec![default, file, &self.git_token],
+                "git" => [default, file, &self.git_token].into_iter().chain(&self.logins).collect(),
                 // The file of the API's objects, Secrets among them, as etcd's would be.
-                name if name.starts_with("store.db") => vec![&self.git_token],
+                name if name.starts_with("store.db") => {
+                    [&self.git_token].into_iter().chain(&self.logins).collect()
+                }
                 _ => vec![],
             };
             let forbidden = all.iter().copied();
@@ -189,7 +195,9 @@ impl Search<'_> {
             }
         }
         assert!(found.is_empty(), "{} leaks:\n{}", found.len(), found.join("\n"));
-        vec![self.git_token, self.environment, made, kubeconfig, controller, key]
+        let mut left = vec![self.git_token, self.environment, made, kubeconfig, controller, key];
+        left.extend(self.logins.into_iter().chain(self.home));
+        left
     }
 
     /// The value that `uuid()` gave, which is written nowhere but in the state.
@@ -244,6 +252,11 @@ impl Search<'_> {
             "get runs -o json",
             "describe app",
             "describe repository/private",
+            "describe repository/basic",
+            "describe repository/keyed",
+            "diff basic",
+            "diff keyed -o json",
+            "events keyed",
             "diff app",
             "diff app -o json",
             "diff app -o wide",

@@ -5,6 +5,7 @@
 mod canary;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod logins;
 
 use std::fs;
 use std::future::ready;
@@ -17,6 +18,7 @@ use harness::{Terrane, git, is, layer_until, until};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use logins::Logins;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::canary::{Canary, search};
@@ -53,7 +55,9 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     let secret = credentials.iter().find(|(name, _)| name == "AWS_SECRET_ACCESS_KEY").unwrap();
     let environment = Canary::known("the environment of `terrane up`", &secret.1);
     let forge = HttpsForge::start(served.path(), "git", &git_token.value).await.unwrap();
+    let logins = Logins::start(served.path()).await;
     let mut terrane = Terrane::new();
+    logins.furnish(&mut terrane);
     for (name, value) in &credentials {
         terrane.with_variable(name, value);
     }
@@ -89,10 +93,14 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
         "stringData": { "url": forge.url(""), "token": git_token.value, "ca.crt": forge.authority() },
     });
     create::<Secret>(&client, secret).await;
+    logins.declare(&client, served.path()).await;
     layer_until(&client, "app", "applied with the Secret of its URL", is("Ready")).await;
 
+    logins.are_used(&client).await;
     watch.shutdown().await;
-    let search_all = Search { terrane: &terrane, client: &client, code, git_token, environment, seen };
+    let (logins, home) = logins.into_secrets();
+    let search_all =
+        Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, seen };
     let left = search_all.finds_nothing().await;
 
     // What git was given went in files that are gone, and so did what runners worked with.

@@ -40,7 +40,7 @@ struct Bad {
     says: &'static str,
 }
 
-const BAD: [Bad; 10] = [
+const BAD: [Bad; 12] = [
     Bad { layer: "unparsable", repository: "code", branch: "main", path: "unparsable", says: "main.tf" },
     Bad {
         layer: "misplaced",
@@ -76,6 +76,20 @@ const BAD: [Bad; 10] = [
         branch: "main",
         path: "fine",
         says: "fine/passwd in commit",
+    },
+    Bad {
+        layer: "huge",
+        repository: "huge",
+        branch: "main",
+        path: "fine",
+        says: "takes more than 4 MiB with its history, which is the limit here; take large files out of its history, or raise --max-repository-size",
+    },
+    Bad {
+        layer: "bulky",
+        repository: "bulky",
+        branch: "main",
+        path: "fine",
+        says: "take more than 1 MiB, which is the limit here; take large files out of the repository, or raise --max-bundle-size",
     },
     Bad {
         layer: "locked-out",
@@ -147,7 +161,7 @@ fn commit_files(root: &Path, files: &[(&str, &str)]) {
 async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     let sources = Scratch::new("terrane-inputs-").unwrap();
     let place = |name: &str| sources.path().join(name);
-    for name in ["code", "hollow", "linked"] {
+    for name in ["code", "hollow", "linked", "huge", "bulky"] {
         fs::create_dir_all(place(name)).unwrap();
     }
     const FINE: &str = "resource \"terraform_data\" \"fine\" {}\n";
@@ -157,13 +171,24 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     symlink("/etc/passwd", place("linked").join("fine/passwd")).unwrap();
     commit_files(&place("linked"), &[("fine/main.tf", FINE)]);
 
+    // What does not compress makes a large repository, what does only large files.
+    let mut noise = 1_u64;
+    let incompressible = (0..900_000).map(|_| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        noise.to_be_bytes()
+    });
+    fs::write(place("huge").join("noise"), incompressible.flatten().collect::<Vec<u8>>()).unwrap();
+    commit_files(&place("huge"), &[("fine/main.tf", FINE)]);
+    fs::write(place("bulky").join("zeros"), vec![0; 2 * 1024 * 1024]).unwrap();
+    commit_files(&place("bulky"), &[("fine/main.tf", FINE)]);
+
     git(sources.path(), &["clone", "--quiet", "--bare", "code", "team.git"]);
     let forge = HttpsForge::start(sources.path(), "git", "right").await.unwrap();
 
     let mut terrane = Terrane::new().with_script("terraform-0.66.6", FLOOD);
-    let client = terrane.start(&[]).await;
+    let client = terrane.start(&["--max-repository-size", "4", "--max-bundle-size", "1"]).await;
     let url = |name: &str| format!("file://{}", place(name).display());
-    for name in ["code", "hollow", "vanished", "linked"] {
+    for name in ["code", "hollow", "vanished", "linked", "huge", "bulky"] {
         declare(&client, repository(name, &url(name))).await;
     }
     let mut locked_out = repository("locked-out", &url("code"));

@@ -26,6 +26,8 @@ use testkit::process::Scratch;
 
 use crate::harness::{Gate, Terrane, declare_layer, git, is, layer_until, run_until, until};
 
+/// For applies that wait at their gates all at the same time.
+const ROOM: &[&str] = &["--max-runner-pods", "8"];
 const KILLS: u32 = 30;
 /// One life in so many ends before it is known to be ready.
 const KILLED_YOUNG: u32 = 4;
@@ -312,13 +314,28 @@ fn plans_applied(runs: &[TerraformRun], layer: &str) -> Vec<Sha256> {
     of_layer.filter_map(|run| run.spec.artifact.as_ref().map(|artifact| artifact.sha256.clone())).collect()
 }
 
+/// The id of the lock of a layer's state, and who has it.
+fn lock_of(terrane: &Terrane, layer: &str) -> (String, String) {
+    let output = terrane.command(&["state", "locks", layer, "-o", "json"]);
+    let locks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let word = |field: &str| locks[0][field].as_str().unwrap_or_else(|| panic!("{locks}")).to_owned();
+    (word("id"), word("by"))
+}
+
 #[tokio::test]
 async fn a_runner_that_is_stopped_a_tool_that_is_killed_and_a_datastore_that_is_away_in_mid_apply() {
     let mut terrane = Terrane::new();
-    let client = terrane.start(&[]).await;
+    let client = terrane.start(ROOM).await;
     let (stopped, killed, alone) = (Gate::new(), Gate::new(), Gate::new());
+    let (freed, orphaned) = (Gate::new(), Gate::new());
     let mut sources = Vec::new();
-    for (name, gate) in [("stopped", &stopped), ("killed", &killed), ("alone", &alone)] {
+    for (name, gate) in [
+        ("stopped", &stopped),
+        ("killed", &killed),
+        ("alone", &alone),
+        ("freed", &freed),
+        ("orphaned", &orphaned),
+    ] {
         sources.push(declare_layer(&client, name, &two_steps(gate)).await);
     }
     for gate in [&stopped, &killed, &alone] {
@@ -341,9 +358,18 @@ async fn a_runner_that_is_stopped_a_tool_that_is_killed_and_a_datastore_that_is_
     assert!(String::from_utf8_lossy(&log).contains("Asked to stop"), "{}", String::from_utf8_lossy(&log));
     let state = state_of(&datastore, &ended).await;
     assert!(state.contains("\"first\""), "what was made before the stop is in the state: {state}");
-    let locks = terrane.command(&["state", "locks"]);
+    let locks = terrane.command(&["state", "locks", "stopped"]);
     let locks = String::from_utf8(locks.stdout).unwrap();
-    assert!(!locks.contains("stopped"), "{locks}");
+    assert!(locks.contains("the state of stopped is not locked"), "{locks}");
+
+    // While the tool works nobody takes its lock away.
+    let (held, by) = lock_of(&terrane, "killed");
+    let refused = terrane.command(&["state", "unlock", "killed", &held]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let worker = format!("run default/{} is still at work on it", run_killed.name_any());
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("is locked by {by} since ")) && said.contains(&worker), "{said}");
+    assert_eq!(lock_of(&terrane, "killed").0, held, "the lock is still there");
 
     // The tool is killed: the layer says so and plans anew.
     let (_, tool) = runner_and_tool(&run_killed);
@@ -361,6 +387,34 @@ async fn a_runner_that_is_stopped_a_tool_that_is_killed_and_a_datastore_that_is_
     })
     .await;
 
+    // Runners that die with their tools leave their locks. A person may take one away now, and the next apply takes the other over.
+    let mut orphans = Vec::new();
+    for (name, gate) in [("freed", &freed), ("orphaned", &orphaned)] {
+        gate.visitors().await;
+        let run = run_until(&client, name, "its apply runs", at_work).await;
+        assert!(terrane.command(&["suspend", name]).status.success());
+        let (held, _) = lock_of(&terrane, name);
+        let (runner, tool) = runner_and_tool(&run);
+        signal(runner, Signal::KILL);
+        signal(tool, Signal::KILL);
+        gate.open();
+        let ended = run_until(&client, name, "its apply has ended", has_ended).await;
+        assert_eq!(ended.status.as_ref().unwrap().state, Some(RunState::Failed));
+        assert_eq!(lock_of(&terrane, name).0, held, "{name}: the lock is left");
+        orphans.push(held);
+    }
+    let released = terrane.command(&["state", "unlock", "freed", &orphans[0]]);
+    assert!(released.status.success(), "{}", String::from_utf8_lossy(&released.stderr));
+    for (name, gate) in [("freed", &freed), ("orphaned", &orphaned)] {
+        assert!(terrane.command(&["resume", name]).status.success());
+        assert!(terrane.command(&["sync", name]).status.success());
+        until("the next apply has begun", || std::future::ready((gate.arrived() > 1).then_some(()))).await;
+        gate.open();
+        layer_until(&client, name, "applied after its runner died", is("Ready")).await;
+        let locks = String::from_utf8(terrane.command(&["state", "locks", name]).stdout).unwrap();
+        assert!(locks.contains("is not locked"), "{name}: {locks}");
+    }
+
     // The datastore goes away with everything else, and the apply ends meanwhile.
     let run_alone = run_until(&client, "alone", "its apply runs", at_work).await;
     let (runner, tool) = runner_and_tool(&run_alone);
@@ -369,7 +423,7 @@ async fn a_runner_that_is_stopped_a_tool_that_is_killed_and_a_datastore_that_is_
     alone.open();
     until("the provisioner has ended", || std::future::ready((!alone.is_waited_at()).then_some(()))).await;
     assert!(Path::new(&format!("/proc/{runner}")).exists() && Path::new(&format!("/proc/{tool}")).exists());
-    let client = terrane.start(&[]).await;
+    let client = terrane.start(ROOM).await;
     let datastore = datastore_of(&terrane).await;
     let ended = run_until(&client, "alone", "its apply has ended", has_ended).await;
     assert_eq!(ended.uid(), run_alone.uid());

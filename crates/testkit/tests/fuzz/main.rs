@@ -3,6 +3,7 @@
 //! `FUZZ_SECONDS=600 cargo test -p testkit --test fuzz` looks longer; `FUZZ_NUMBER=N` tries one input of each again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod kubernetes;
 mod requests;
 
 use std::fs;
@@ -110,6 +111,20 @@ fn versions() {
                 let again: tofu::versions::Constraint = shown.parse().expect("what was shown can be read");
                 assert_eq!(again.is_satisfied_by(&version), constraint.is_satisfied_by(&version), "{shown}");
             }
+        }
+    });
+}
+
+/// Damaged keys and signatures never vouch for content that nobody signed.
+#[test]
+fn signature() {
+    let certificates = include_bytes!("../../../../fuzz/corpus/signature/vendor.asc");
+    let vendor = tofu::signature::read_certificates(certificates).unwrap();
+    let by_vendor = include_bytes!("../../../../fuzz/corpus/signature/sums.sig");
+    fuzz("signature", |input| {
+        assert!(tofu::signature::verify(b"never signed", input, &vendor).is_err());
+        if let Ok(read) = tofu::signature::read_certificates(input) {
+            assert!(tofu::signature::verify(b"never signed", by_vendor, &read).is_err());
         }
     });
 }

@@ -33,7 +33,7 @@ impl Reviewer for ByName {
 }
 
 /// What an input says, as far as it is a request at all.
-fn request(input: &[u8]) -> Option<http::Request<Body>> {
+pub(super) fn request(input: &[u8]) -> Option<http::Request<Body>> {
     let end = input.windows(2).position(|window| window == b"\n\n").unwrap_or(input.len());
     let (head, body) = input.split_at(end);
     let body = body.get(2..).unwrap_or_default();
