@@ -114,7 +114,8 @@ pub enum Reason {
     StateMoved,
     /// No installed tool satisfies what the layer or its code asks for.
     ToolMissing,
-    /// The tool that would be needed is not, or not provably, what its vendor published: it was not run.
+    /// The tool that would be needed is not, or not provably, what its vendor published, or a provider is not what its registry
+    /// vouches for or the lock file allows: it was not run.
     ToolUntrusted,
     /// The bundle, the path in it or the plan could not be used.
     BadInput,

@@ -9,6 +9,7 @@ pub mod condition;
 pub mod difference;
 mod formats;
 pub mod layer;
+pub mod provider;
 pub mod repository;
 pub mod run;
 pub mod service;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use api::{SYSTEM_NAMESPACE, label};
 use engine::leader::{self, Held, LEASE, Sight, Standing, Step, Terms};
+use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Method};
 use jiff::Timestamp;
@@ -21,16 +22,45 @@ use tokio_util::sync::CancellationToken;
 use crate::error::doing;
 use crate::{Context, Error};
 
+/// Where an election takes its time from: the machine, or a test that holds it.
+pub trait Clock: Send + Sync + std::fmt::Debug {
+    fn moment(&self) -> Moment;
+    fn pause(&self, time: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// One moment on both clocks: the steady one, which counts from any fixed moment, stands still while a machine sleeps.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    pub steady: Duration,
+    pub wall: Timestamp,
+}
+
+/// Real time, counted from when this was made.
+#[derive(Debug)]
+struct Machine(Instant);
+
+impl Clock for Machine {
+    fn moment(&self) -> Moment {
+        Moment { steady: self.0.elapsed(), wall: Timestamp::now() }
+    }
+
+    fn pause(&self, time: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(time))
+    }
+}
+
 /// Whether this process may write now, and in which term. Cheap to clone; all clones are the same.
-#[derive(Debug, Clone, Default)]
-pub struct Leadership(Arc<Mutex<Option<Term>>>);
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    term: Arc<Mutex<Option<Term>>>,
+    clock: Arc<dyn Clock>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Term {
     number: u32,
-    /// Taken before the renewal was sent, on both clocks: the steady one stands still while a machine sleeps.
-    since: Instant,
-    since_wall: Timestamp,
+    /// Taken before the renewal was sent.
+    since: Moment,
     trust: Duration,
 }
 
@@ -43,9 +73,10 @@ impl Leadership {
     /// The number of the term, while it surely lasts.
     pub fn term(&self) -> Option<u32> {
         let term = (*self.locked())?;
-        let asleep = Timestamp::now().duration_since(term.since_wall);
-        let asleep = Duration::try_from(asleep).unwrap_or_default();
-        (term.since.elapsed() < term.trust && asleep < term.trust).then_some(term.number)
+        let now = self.clock.moment();
+        let awake = now.steady.saturating_sub(term.since.steady);
+        let asleep = Duration::try_from(now.wall.duration_since(term.since.wall)).unwrap_or_default();
+        (awake < term.trust && asleep < term.trust).then_some(term.number)
     }
 
     /// The same client, whose writes fail unless this process leads. Reads always pass.
@@ -65,8 +96,12 @@ impl Leadership {
         Client::new(service, namespace)
     }
 
-    fn begin(&self, number: u32, since: (Instant, Timestamp), trust: Duration) {
-        *self.locked() = Some(Term { number, since: since.0, since_wall: since.1, trust });
+    fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { term: Arc::default(), clock }
+    }
+
+    fn begin(&self, number: u32, since: Moment, trust: Duration) {
+        *self.locked() = Some(Term { number, since, trust });
     }
 
     fn end(&self) {
@@ -74,7 +109,7 @@ impl Leadership {
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<Term>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.term.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,8 +128,9 @@ pub struct Election {
     identity: String,
     terms: Terms,
     leadership: Leadership,
-    /// The Lease as it was seen last, and since when it has not changed.
-    seen: Option<(Option<String>, Instant)>,
+    /// The Lease as it was seen last, and since when on the steady clock it has not changed.
+    seen: Option<(Option<String>, Duration)>,
+    clock: Arc<dyn Clock>,
 }
 
 impl std::fmt::Debug for Election {
@@ -106,13 +142,20 @@ impl std::fmt::Debug for Election {
 impl Election {
     /// `client` is a plain one: a candidate writes its Lease before it leads.
     pub fn new(client: Client, identity: impl Into<String>, terms: Terms) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(Machine(Instant::now()));
         Self {
             leases: Api::namespaced(client, SYSTEM_NAMESPACE),
             identity: identity.into(),
             terms,
-            leadership: Leadership::default(),
+            leadership: Leadership::new(Arc::clone(&clock)),
             seen: None,
+            clock,
         }
+    }
+
+    /// The same before it stands, with another clock. How long a request may take stays a matter of real time.
+    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { leadership: Leadership::new(Arc::clone(&clock)), clock, ..self }
     }
 
     pub fn leadership(&self) -> Leadership {
@@ -127,14 +170,14 @@ impl Election {
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "the controllers' Lease could not be read or taken"),
             }
-            tokio::time::sleep(self.terms.period).await;
+            self.clock.pause(self.terms.period).await;
         }
     }
 
     /// Renews until the term is over, by another's hand or because the API could not be reached for too long.
     pub async fn lost(&mut self) {
         loop {
-            tokio::time::sleep(self.terms.period).await;
+            self.clock.pause(self.terms.period).await;
             match self.step(Standing::Leader).await {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
@@ -177,7 +220,7 @@ impl Election {
     }
 
     async fn look_and_write(&mut self, standing: Standing) -> Result<Option<u32>, Error> {
-        let since = (Instant::now(), Timestamp::now());
+        let since = self.clock.moment();
         let found = self.leases.get_opt(LEASE).await.map_err(doing("read the controllers' Lease"))?;
         let sight = found.as_ref().map(|lease| self.sight(lease));
         let step = leader::decide(&self.identity, standing, sight.as_ref(), &self.terms);
@@ -187,7 +230,7 @@ impl Election {
             Step::Renew { term } => (Held::Renewed { term }, term),
         };
         let before = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        let spec = Some(leader::held(before, &self.identity, held, &self.terms, since.1));
+        let spec = Some(leader::held(before, &self.identity, held, &self.terms, since.wall));
         let post = PostParams::default();
         let written = match found {
             // The version that was read goes along: of two candidates one is refused.
@@ -208,12 +251,13 @@ impl Election {
 
     fn sight(&mut self, lease: &Lease) -> Sight {
         let version = lease.metadata.resource_version.clone();
+        let now = self.clock.moment().steady;
         let since = match &self.seen {
             Some((known, since)) if *known == version => *since,
-            Some(_) | None => Instant::now(),
+            Some(_) | None => now,
         };
         self.seen = Some((version, since));
-        leader::view(lease, since.elapsed())
+        leader::view(lease, now.saturating_sub(since))
     }
 }
 

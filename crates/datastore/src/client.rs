@@ -25,6 +25,12 @@ use crate::{Refusal, header};
 pub enum Error {
     #[error("the datastore could not be reached to {doing}: {detail}")]
     Unreachable { doing: String, detail: String },
+    #[error(
+        "the datastore's certificate is not believed, so that it was not asked to {doing}: {detail}; name the authority that signed it with --datastore-ca"
+    )]
+    Distrusted { doing: String, detail: String },
+    #[error("the authority of the datastore cannot be used: {0}")]
+    Authority(String),
     #[error("{0}")]
     NotFound(String),
     #[error("{0}")]
@@ -48,7 +54,8 @@ impl Error {
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } => true,
+            // Certificates are renewed, and a result is worth waiting for that.
+            Self::Unreachable { .. } | Self::Distrusted { .. } => true,
             Self::Refused { status, .. } => {
                 status.is_server_error()
                     || *status == StatusCode::TOO_MANY_REQUESTS
@@ -56,6 +63,7 @@ impl Error {
                     || *status == StatusCode::UNAUTHORIZED
             }
             Self::NotFound(_)
+            | Self::Authority(_)
             | Self::Conflict(_)
             | Self::LogEnd { .. }
             | Self::Digest { .. }
@@ -137,10 +145,24 @@ impl<'a> Request<'a> {
 impl Client {
     /// `base` is the service's address, such as `http://127.0.0.1:9000`.
     pub fn new(base: &str, token: TokenSource) -> Result<Self, Error> {
-        let http = reqwest::Client::builder()
+        Self::believing(base, token, None)
+    }
+
+    /// The same, where one authority (in PEM) is to be believed instead of those of this machine.
+    pub fn believing(base: &str, token: TokenSource, authority: Option<&str>) -> Result<Self, Error> {
+        let mut http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .read_timeout(Duration::from_secs(60))
-            .redirect(reqwest::redirect::Policy::none())
+            .redirect(reqwest::redirect::Policy::none());
+        if let Some(pem) = authority {
+            let found = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
+                .map_err(|error| Error::Authority(chain(&error)))?;
+            if found.is_empty() {
+                return Err(Error::Authority("there is no certificate in PEM".to_owned()));
+            }
+            http = http.tls_certs_only(found);
+        }
+        let http = http
             .build()
             .map_err(|error| Error::Unreachable { doing: "prepare".to_owned(), detail: chain(&error) })?;
         Ok(Self {
@@ -479,10 +501,7 @@ impl Client {
                 builder.header(http::header::CONTENT_LENGTH, size).body(reqwest::Body::wrap_stream(stream))
             }
         };
-        let response = self
-            .deliver(builder)
-            .await
-            .map_err(|error| Error::Unreachable { doing: doing.to_owned(), detail: chain(&*error) })?;
+        let response = self.deliver(builder).await.map_err(|error| undelivered(doing, chain(&*error)))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -662,6 +681,17 @@ fn escape(text: &str) -> String {
 }
 
 /// An error with its causes; reqwest's own text stops at the first.
+/// Nobody there, or somebody who cannot show to be the datastore.
+fn undelivered(doing: &str, detail: String) -> Error {
+    let doing = doing.to_owned();
+    // The only sign of it that comes through the libraries between.
+    if detail.contains("invalid peer certificate") {
+        Error::Distrusted { doing, detail }
+    } else {
+        Error::Unreachable { doing, detail }
+    }
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

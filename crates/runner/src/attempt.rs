@@ -18,11 +18,11 @@ use tofu::difference::differences;
 use tofu::plan_file::base_state;
 use tofu::process::{Stream, Surroundings, Wish};
 use tofu::terragrunt::{self, Terragrunt};
-use tofu::{Planned, Report, Tool};
+use tofu::{Planned, ProviderChoice, Report, Tool};
 
 use crate::ending::{Ending, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::log::Log;
-use crate::providers;
+use crate::providers::keep_providers_of_plan;
 use crate::proxy::RefusedLock;
 use crate::toolbox::{NotFound, Toolbox};
 use crate::unpack::{layer_directory, unpack};
@@ -93,16 +93,27 @@ impl Work<'_> {
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
-        let ready = self.prepare(dir, tool_name).await?;
-        self.init(&ready).await?;
-        let backend = self.settled_backend(&ready)?;
-        match (self.description.action, &self.description.plan) {
-            (Action::Plan, _) => self.plan(&ready, backend).await,
-            (Action::Apply, Some(plan)) => {
-                self.check_backend(backend.as_ref())?;
-                self.apply(&ready, plan).await
+        let plan = match (self.description.action, &self.description.plan) {
+            (Action::Plan, _) => None,
+            (Action::Apply, Some(plan)) => Some(self.fetch_plan(plan).await?),
+            (Action::Apply, None) => {
+                return Err(Ending::bad_input("an apply was asked for without a plan to apply"));
             }
-            (Action::Apply, None) => Err(Ending::bad_input("an apply was asked for without a plan to apply")),
+        };
+        let mut ready = self.prepare(dir, tool_name).await?;
+        let choice = match &plan {
+            Some(plan) => keep_providers_of_plan(plan, &ready)?,
+            None => ProviderChoice::Open,
+        };
+        self.share_providers(&mut ready).await?;
+        self.init(&ready, choice).await?;
+        let backend = self.settled_backend(&ready)?;
+        match plan {
+            None => self.plan(&ready, backend).await,
+            Some(plan) => {
+                self.check_backend(backend.as_ref())?;
+                self.apply(&ready, &plan).await
+            }
         }
     }
 
@@ -151,23 +162,6 @@ impl Work<'_> {
             store: self.tools,
             private: &self.places.private,
         }
-    }
-
-    /// A configuration that the pod brings along wins: it may name a mirror of its own.
-    async fn use_provider_mirror(&mut self) -> Step<()> {
-        const VARIABLE: &str = "TF_CLI_CONFIG_FILE";
-        let Some(mirror) = self.provider_mirror else { return Ok(()) };
-        if self.surroundings.environment.iter().any(|(name, _)| name == VARIABLE) {
-            return Ok(());
-        }
-        let configuration = providers::configuration(mirror).map_err(|error| {
-            let message = format!("the mirror of providers {mirror} cannot be read by the runner: {error}");
-            Ending::failed(Reason::ToolFailed, message)
-        })?;
-        let path = self.places.private.join("providers.tfrc");
-        tokio::fs::write(&path, configuration).await.map_err(disk)?;
-        self.surroundings.environment.push((VARIABLE.into(), path.into()));
-        Ok(())
     }
 
     async fn prepare(&self, dir: PathBuf, tool_name: &mut Option<String>) -> Step<Ready> {
@@ -262,9 +256,9 @@ impl Work<'_> {
         Ok((ready, code))
     }
 
-    async fn init(&self, ready: &Ready) -> Step<()> {
+    async fn init(&self, ready: &Ready, choice: ProviderChoice) -> Step<()> {
         self.check_wish()?;
-        let report = ready.tool.init(&ready.dir, &ready.surroundings, &mut self.to_log()).await;
+        let report = ready.tool.init(choice, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
         self.expect_success(report, "init", ready)?;
         let workspace = self.description.workspace.as_str();
         // Our own backend has one state for each workspace, told apart by its identity.
@@ -339,9 +333,8 @@ impl Work<'_> {
         })
     }
 
-    async fn apply(&self, ready: &Ready, source: &PlanSource) -> Step<Ending> {
-        let file = self.fetch_plan(source).await?;
-        self.check_fresh(&file, ready).await?;
+    async fn apply(&self, ready: &Ready, file: &Path) -> Step<Ending> {
+        self.check_fresh(file, ready).await?;
         self.check_wish()?;
         let mut last = String::new();
         let mut lines = |_: Stream, line: &str| {
@@ -352,7 +345,7 @@ impl Work<'_> {
         };
         let report = ready
             .tool
-            .apply(&file, &ready.dir, &ready.surroundings, &mut lines)
+            .apply(file, &ready.dir, &ready.surroundings, &mut lines)
             .await
             .map_err(process_failed)?;
         let rescued = self.rescue_state(ready).await;

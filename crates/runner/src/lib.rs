@@ -45,6 +45,8 @@ const DESCRIPTION_LIMIT: u64 = 1024 * 1024;
 pub struct RunnerOptions {
     /// Such as `http://127.0.0.1:9000`.
     pub datastore_url: String,
+    /// The only authority to believe about its certificate, in PEM; without one, those of the machine.
+    pub datastore_authority: Option<String>,
     /// Read again for each request, because it is renewed in place.
     pub token_file: PathBuf,
     pub run_uid: String,
@@ -124,7 +126,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     let attempt = Attempt::new(options.run_uid.as_str(), options.attempt)
         .map_err(|error| Error::Malformed(error.to_string()))?;
     let token = TokenSource::File(options.token_file.clone());
-    let client = Client::new(&options.datastore_url, token)
+    let client = Client::believing(&options.datastore_url, token, options.datastore_authority.as_deref())
         .map_err(Error::Description)?
         .with_patience(options.patience);
     let description = fetch_description(&client, &attempt).await?;

@@ -179,7 +179,11 @@ impl Proxy {
                 ClientError::NotFound(_) | ClientError::Digest { .. } | ClientError::Io { .. },
             ) => StatusCode::INTERNAL_SERVER_ERROR,
             Failure::Datastore(
-                ClientError::Unreachable { .. } | ClientError::TooLarge { .. } | ClientError::LogEnd { .. },
+                ClientError::Unreachable { .. }
+                | ClientError::Distrusted { .. }
+                | ClientError::Authority(_)
+                | ClientError::TooLarge { .. }
+                | ClientError::LogEnd { .. },
             ) => StatusCode::SERVICE_UNAVAILABLE,
             Failure::Disk(_) => StatusCode::INSUFFICIENT_STORAGE,
             Failure::Tool(_) => StatusCode::BAD_REQUEST,

@@ -46,6 +46,14 @@ pub enum InvalidSecret {
     NotText(&'static str),
     #[error("key {0} of the Secret is empty; store the value again")]
     Empty(&'static str),
+    #[error(
+        "key {0} of the Secret is no private key: it must begin with a line such as -----BEGIN OPENSSH PRIVATE KEY----- and end with the like; store the whole file that ssh-keygen made, not the one with .pub"
+    )]
+    NoKey(&'static str),
+    #[error(
+        "key {0} of the Secret is a private key with a passphrase, which nobody is here to type; store one without"
+    )]
+    Passphrase(&'static str),
 }
 
 impl Credentials {
@@ -59,6 +67,7 @@ impl Credentials {
         let authorities = text("ca.crt")?;
         for name in ["ssh-privatekey", "sshPrivateKey", "identity"] {
             if let Some(mut key) = text(name)? {
+                check_private_key(name, &key)?;
                 // OpenSSH refuses a key whose last line has no end, which editors and web forms like to cut off.
                 if !key.ends_with('\n') {
                     key.push('\n');
@@ -134,6 +143,23 @@ impl Credentials {
     }
 }
 
+/// Said here because OpenSSH only says that the server refused it.
+fn check_private_key(name: &'static str, key: &str) -> Result<(), InvalidSecret> {
+    let is_edge = |line: Option<&str>, word: &str| {
+        line.is_some_and(|line| {
+            line.starts_with(&format!("-----{word} ")) && line.ends_with("PRIVATE KEY-----")
+        })
+    };
+    let mut lines = key.trim().lines().map(str::trim);
+    let (first, second, last) = (lines.next(), lines.next(), lines.next_back());
+    if !is_edge(first, "BEGIN") || !is_edge(last, "END") {
+        return Err(InvalidSecret::NoKey(name));
+    }
+    let is_sealed = first.is_some_and(|line| line.contains("ENCRYPTED"))
+        || second.is_some_and(|line| line.starts_with("Proc-Type:") && line.contains("ENCRYPTED"));
+    if is_sealed { Err(InvalidSecret::Passphrase(name)) } else { Ok(()) }
+}
+
 fn install_askpass(
     surroundings: &mut Surroundings,
     username: &str,
@@ -167,9 +193,20 @@ mod tests {
             Credentials::from_secret(&secret(&[("token", "t")])).unwrap().login,
             Login::Token(_)
         ));
-        let ssh = Credentials::from_secret(&secret(&[("ssh-privatekey", "KEY")])).unwrap();
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----";
+        let ssh = Credentials::from_secret(&secret(&[("ssh-privatekey", key)])).unwrap();
         assert!(matches!(&ssh.login, Login::Ssh { private_key, known_hosts: None }
-            if private_key.expose_secret() == "KEY\n"));
+            if *private_key.expose_secret() == format!("{key}\n")));
+        let public =
+            Credentials::from_secret(&secret(&[("ssh-privatekey", "ssh-ed25519 AAAA ann@example.org")]));
+        assert_eq!(public.unwrap_err(), InvalidSecret::NoKey("ssh-privatekey"));
+        let cut =
+            Credentials::from_secret(&secret(&[("identity", "-----BEGIN RSA PRIVATE KEY-----\nKEY\n")]));
+        assert_eq!(cut.unwrap_err(), InvalidSecret::NoKey("identity"));
+        let sealed =
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nKEY\n-----END RSA PRIVATE KEY-----\n";
+        let sealed = Credentials::from_secret(&secret(&[("sshPrivateKey", sealed)]));
+        assert_eq!(sealed.unwrap_err(), InvalidSecret::Passphrase("sshPrivateKey"));
         let open = Credentials::from_secret(&secret(&[("ca.crt", "PEM")])).unwrap();
         assert!(matches!(open.login, Login::Anonymous) && open.authorities.as_deref() == Some("PEM"));
         assert_eq!(

@@ -149,6 +149,8 @@ pub(crate) struct Up {
     pub source_limits: SourceLimits,
     #[command(flatten)]
     pub downloads: tools::Downloads,
+    #[command(flatten)]
+    pub registries: crate::provider_service::Registries,
     /// Where runs get providers from: a directory as `terraform providers mirror` fills it, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,
@@ -166,6 +168,10 @@ pub(crate) struct Controller {
     /// Where the datastore is, for the controllers and for runners
     #[arg(long, value_name = "URL", env = "TERRANE_DATASTORE_URL")]
     pub datastore_url: String,
+    /// The authority that signed the datastore's certificate, for the controllers and for runners: a PEM file, read at the start.
+    /// Without it, those that each machine trusts
+    #[arg(long, value_name = "FILE", env = "TERRANE_DATASTORE_CA")]
+    pub datastore_ca: Option<PathBuf>,
     /// The file with this controller's token for the datastore, read again for each request
     #[arg(long, value_name = "FILE", env = "TERRANE_TOKEN_FILE")]
     pub token_file: PathBuf,
@@ -192,6 +198,10 @@ pub(crate) struct Controller {
     /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,
+    /// A store of tools and providers that runners can read, such as that of `terrane datastore --tools` on a shared volume or on the
+    /// machine of a process node; without it they fetch what they need from the datastore
+    #[arg(long, value_name = "DIR", env = "TERRANE_TOOLS_DIR")]
+    pub tools_dir: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -225,6 +235,15 @@ fn image_root(text: &str) -> Result<ImageRoot, String> {
     Ok(ImageRoot { name: name.to_owned(), directory: directory.to_owned() })
 }
 
+fn readable(text: &str) -> Result<PathBuf, String> {
+    let directory = Path::new(text);
+    if directory.is_absolute() && directory.is_dir() {
+        Ok(directory.to_owned())
+    } else {
+        Err(format!("{text} is no absolute path of a directory of this machine"))
+    }
+}
+
 /// Run pods as processes on this machine, for any Kubernetes API
 ///
 /// Registers this machine as a Node and runs the pods that are bound to it, as a kubelet does but without containers: each
@@ -256,6 +275,10 @@ pub(crate) struct Node {
     /// Let pods of this image run the programs below a directory of this machine; can be given again
     #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
     pub images: Vec<ImageRoot>,
+    /// Let pods that are confined by path read this directory too, such as a store of tools or a mirror of providers; can be given
+    /// again
+    #[arg(long = "readable", value_name = "DIR", value_parser = readable)]
+    pub readable: Vec<PathBuf>,
     /// How many pods may run at a time; the others wait
     #[arg(long, value_name = "COUNT", default_value_t = node::config::DEFAULT_MAX_PODS)]
     pub max_pods: usize,
@@ -399,6 +422,9 @@ pub(crate) struct Approve {
 pub(crate) struct Runner {
     #[arg(long, env = "TERRANE_DATASTORE_URL")]
     pub datastore_url: String,
+    /// The only authority to believe about the datastore's certificate, in PEM
+    #[arg(long, value_name = "PEM", env = "TERRANE_DATASTORE_AUTHORITY")]
+    pub datastore_authority: Option<String>,
     #[arg(long, env = "TERRANE_TOKEN_FILE")]
     pub token_file: PathBuf,
     #[arg(long, env = "TERRANE_RUN_UID")]

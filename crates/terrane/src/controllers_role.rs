@@ -1,8 +1,10 @@
 //! The controllers as a role: what they need, and how they stand for election. `terrane up` and `terrane controller` differ only
 //! in where these things come from.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context;
 use controllers::{Desk, Election, Leadership, Metrics};
 use jiff::Timestamp;
 use sources::{Git, GitOptions};
@@ -53,6 +55,18 @@ pub(crate) fn provider_mirror(mirror: &str) -> (String, String) {
 }
 
 /// How a runner is told where the store of tools is.
-pub(crate) fn tools_directory(directory: &std::path::Path) -> (String, String) {
+pub(crate) fn tools_directory(directory: &Path) -> (String, String) {
     ("TERRANE_TOOLS_DIR".to_owned(), directory.display().to_string())
+}
+
+/// How a runner is told whom to believe about the datastore's certificate, which is no secret.
+pub(crate) fn datastore_authority(pem: String) -> (String, String) {
+    ("TERRANE_DATASTORE_AUTHORITY".to_owned(), pem)
+}
+
+/// The authority of `--datastore-ca`, in PEM.
+pub(crate) fn read_authority(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(file) = file else { return Ok(None) };
+    let read = std::fs::read_to_string(file);
+    read.map(Some).with_context(|| format!("read --datastore-ca {}", file.display()))
 }

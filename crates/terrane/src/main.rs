@@ -7,6 +7,7 @@ mod demo;
 mod environment;
 mod listening;
 mod local_node;
+mod provider_service;
 mod signs;
 mod source_limits;
 mod tool_service;

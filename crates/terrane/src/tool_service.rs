@@ -1,10 +1,12 @@
 //! Programs for runners: what the store holds, and what it does not hold is downloaded, checked and kept. Runners ask with the same
 //! token as for everything else of their attempt; none of them can write here, so none can change what another one runs.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use api::text::Sha256;
 use api::tool::{Answer, Offer, Request};
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use datastore::Refusal;
 use datastore::service::{ReviewError, Reviewer};
 use futures::stream;
+use serde::Serialize;
 use tofu::store::{Installed, Source, Store};
 use tofu::versions::Constraint;
 use tokio::sync::Semaphore;
@@ -42,26 +45,6 @@ pub(crate) fn router(store: Store, source: Source, reviewer: Arc<dyn Reviewer>) 
 }
 
 impl ToolService {
-    /// Whoever the datastore knows may have what vendors publish to everybody.
-    async fn admit(&self, headers: &HeaderMap) -> Result<(), Box<Response>> {
-        let token = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "))
-            .unwrap_or_default();
-        if token.is_empty() {
-            return Err(Box::new(refusal(StatusCode::UNAUTHORIZED, "the request has no bearer token")));
-        }
-        self.reviewer.review(token).await.map(drop).map_err(|error| {
-            let status = match &error {
-                ReviewError::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
-                ReviewError::Stranger(_) => StatusCode::FORBIDDEN,
-                ReviewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            Box::new(refusal(status, &error.to_string()))
-        })
-    }
-
     async fn answer(&self, request: Request) -> Answer {
         let constraint = match request.constraint.as_deref().map(str::parse::<Constraint>) {
             None => Constraint::default(),
@@ -99,7 +82,7 @@ impl ToolService {
 }
 
 async fn ensure(State(service): State<Arc<ToolService>>, headers: HeaderMap, content: Bytes) -> Response {
-    if let Err(refused) = service.admit(&headers).await {
+    if let Err(refused) = admit(service.reviewer.as_ref(), &headers).await {
         return *refused;
     }
     let request: Request = match serde_json::from_slice(&content) {
@@ -108,10 +91,33 @@ async fn ensure(State(service): State<Arc<ToolService>>, headers: HeaderMap, con
             return refusal(StatusCode::BAD_REQUEST, &format!("the request cannot be read: {error}"));
         }
     };
-    let answering = Box::pin(async move {
-        let answer = service.answer(request).await;
-        Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())
-    });
+    when_ready(async move { service.answer(request).await })
+}
+
+/// Whoever the datastore knows may have what vendors publish to everybody.
+pub(crate) async fn admit(reviewer: &dyn Reviewer, headers: &HeaderMap) -> Result<(), Box<Response>> {
+    let token = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default();
+    if token.is_empty() {
+        return Err(Box::new(refusal(StatusCode::UNAUTHORIZED, "the request has no bearer token")));
+    }
+    reviewer.review(token).await.map(drop).map_err(|error| {
+        let status = match &error {
+            ReviewError::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            ReviewError::Stranger(_) => StatusCode::FORBIDDEN,
+            ReviewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Box::new(refusal(status, &error.to_string()))
+    })
+}
+
+/// An answer that may take as long as a download, with signs of life until then.
+pub(crate) fn when_ready<A: Serialize>(answer: impl Future<Output = A> + Send + 'static) -> Response {
+    let answering =
+        Box::pin(async move { Bytes::from(serde_json::to_vec(&answer.await).unwrap_or_default()) });
     // Dropped together with the connection: a download that nobody waits for ends.
     let pieces = stream::unfold(Some(answering), |waiting| async move {
         let mut waiting = waiting?;
@@ -129,7 +135,7 @@ async fn fetch(
     headers: HeaderMap,
     Path(name): Path<String>,
 ) -> Response {
-    if let Err(refused) = service.admit(&headers).await {
+    if let Err(refused) = admit(service.reviewer.as_ref(), &headers).await {
         return *refused;
     }
     // Only what is listed is opened: a name can lead nowhere else.
@@ -139,8 +145,13 @@ async fn fetch(
     else {
         return refusal(StatusCode::NOT_FOUND, &format!("the store does not hold {name}"));
     };
+    file(&installed.path, &offer.sha256).await
+}
+
+/// A file of a store, with its digest.
+pub(crate) async fn file(path: &std::path::Path, sha256: &Sha256) -> Response {
     let opened = async {
-        let file = tokio::fs::File::open(&installed.path).await?;
+        let file = tokio::fs::File::open(path).await?;
         let length = file.metadata().await?.len();
         Ok::<_, std::io::Error>((file, length))
     };
@@ -149,15 +160,18 @@ async fn fetch(
             let content = Body::from_stream(tokio_util::io::ReaderStream::with_capacity(file, 256 * 1024));
             let headers = [
                 (header::CONTENT_LENGTH.as_str(), length.to_string()),
-                (datastore::header::SHA256, offer.sha256.to_string()),
+                (datastore::header::SHA256, sha256.to_string()),
             ];
             (headers, content).into_response()
         }
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &format!("{name} cannot be read: {error}")),
+        Err(error) => {
+            let message = format!("{} cannot be read: {error}", path.display());
+            refusal(StatusCode::INTERNAL_SERVER_ERROR, &message)
+        }
     }
 }
 
-fn refusal(status: StatusCode, message: &str) -> Response {
+pub(crate) fn refusal(status: StatusCode, message: &str) -> Response {
     (status, Json(Refusal { message: message.to_owned() })).into_response()
 }
 
@@ -208,6 +222,7 @@ mod tests {
             mirror: Some(mirror.url()),
             keys: Some(scratch.path().to_owned()),
             checksums: None,
+            authority: None,
         });
         let store = Store::open(scratch.path().join("store")).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -12,4 +12,5 @@ pub mod objects;
 pub mod process;
 pub mod release;
 pub mod s3;
+mod tls;
 pub mod tools;

@@ -1,5 +1,5 @@
-//! A mirror of released programs for tests: archives, checksums and a vendor that signs them, over http on loopback. It can also
-//! break off, or never end.
+//! A mirror of released programs for tests: archives, checksums and a vendor that signs them, over http on loopback; over https it
+//! is also a registry of providers. It can also break off, or never end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,8 +13,12 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
 use futures::StreamExt;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::tls::{Tls, certificate};
 
 /// How a file is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ struct Shelf {
 #[derive(Debug)]
 pub struct Mirror {
     address: SocketAddr,
+    /// In PEM, where it speaks https.
+    authority: Option<String>,
     shelf: Arc<Mutex<Shelf>>,
     /// Ends with this value.
     _task: tokio::task::JoinSet<()>,
@@ -43,20 +49,80 @@ pub struct Mirror {
 
 impl Mirror {
     pub async fn start() -> Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// The same over https, by a certificate that only its own authority vouches for.
+    pub async fn start_https() -> Result<Self> {
+        Self::start_with(Some(certificate()?)).await
+    }
+
+    async fn start_with(encryption: Option<(String, TlsAcceptor)>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("listening for a mirror")?;
         let address = listener.local_addr()?;
         let shelf = Arc::new(Mutex::new(Shelf::default()));
         let service = Router::new().fallback(serve).with_state(Arc::clone(&shelf));
+        let (authority, acceptor) = encryption.unzip();
         let mut task = tokio::task::JoinSet::new();
         task.spawn(async move {
             // It ends with its task; an error here is a test that finds nobody.
-            let _ = axum::serve(listener, service).await;
+            let _ = match acceptor {
+                Some(acceptor) => axum::serve(Tls { listener, acceptor }, service).await,
+                None => axum::serve(listener, service).await,
+            };
         });
-        Ok(Self { address, shelf, _task: task })
+        Ok(Self { address, authority, shelf, _task: task })
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        match self.authority {
+            Some(_) => format!("https://{}", self.host()),
+            None => format!("http://{}", self.address),
+        }
+    }
+
+    /// As it stands in the addresses of providers.
+    pub fn host(&self) -> String {
+        format!("localhost:{}", self.address.port())
+    }
+
+    /// The certificate of the authority that signed the server's, in PEM; empty without https.
+    pub fn authority(&self) -> &str {
+        self.authority.as_deref().unwrap_or_default()
+    }
+
+    /// Publishes a version of a provider of the namespace `hashicorp`, as a registry does; its files are signed by the vendor.
+    pub fn publish_provider(&self, kind: &str, version: &str, archive: Vec<u8>, vendor: &Vendor) {
+        let (os, arch) = platform().split_once('_').unwrap_or_default();
+        let file = format!("terraform-provider-{kind}_{version}_{os}_{arch}.zip");
+        let sums = format!("{}  {file}\n", hex(digest(&SHA256, &archive).as_ref()));
+        let base = format!("files/{kind}/{version}");
+        let description = serde_json::json!({
+            "protocols": ["5.0"], "os": os, "arch": arch, "filename": file,
+            "download_url": format!("/{base}/{file}"),
+            "shasums_url": format!("/{base}/SHA256SUMS"),
+            "shasums_signature_url": format!("{}/{base}/SHA256SUMS.sig", self.url()),
+            "shasum": hex(digest(&SHA256, &archive).as_ref()),
+            "signing_keys": { "gpg_public_keys": [{ "key_id": "1", "ascii_armor": vendor.armoured() }] },
+        });
+        self.put(".well-known/terraform.json", r#"{"providers.v1": "/registry/v1/"}"#);
+        self.put(
+            &format!("registry/v1/hashicorp/{kind}/{version}/download/{os}/{arch}"),
+            description.to_string(),
+        );
+        self.put(&format!("{base}/SHA256SUMS.sig"), vendor.sign(sums.as_bytes()));
+        self.put(&format!("{base}/SHA256SUMS"), sums);
+        self.put(&format!("{base}/{file}"), archive);
+    }
+
+    /// Publishes a version of Terragrunt as its vendor does: the program itself, its checksum, the signature of that.
+    pub fn publish_terragrunt(&self, version: &str, program: Vec<u8>, vendor: &Vendor) {
+        let file = format!("terragrunt_{}", platform());
+        let sums = format!("{}  {file}\n", hex(digest(&SHA256, &program).as_ref()));
+        let base = format!("terragrunt/{version}");
+        self.put(&format!("{base}/SHA256SUMS.gpgsig"), vendor.sign(sums.as_bytes()));
+        self.put(&format!("{base}/SHA256SUMS"), sums);
+        self.put(&format!("{base}/{file}"), program);
     }
 
     /// Puts a file there, such as `terraform/1.9.8/terraform_1.9.8_SHA256SUMS`.
@@ -66,6 +132,12 @@ impl Mirror {
 
     pub fn put_as(&self, path: &str, content: impl Into<Bytes>, delivery: Delivery) {
         self.shelf().files.insert(format!("/{path}"), (content.into(), delivery));
+    }
+
+    /// What lies there; nothing if nothing does.
+    pub fn content(&self, path: &str) -> Vec<u8> {
+        let shelf = self.shelf();
+        shelf.files.get(&format!("/{path}")).map(|(content, _)| content.to_vec()).unwrap_or_default()
     }
 
     /// How often a path that ends so was asked for.
@@ -197,6 +269,12 @@ impl Vendor {
         let about_key = [&[2, 27, 0x03][..], &[5, 9], &self.lifetime.to_be_bytes()].concat();
         let vouched = self.signature(0x13, &about_key, self.created, &subject);
         [packet(6, &key), packet(13, user), vouched].concat()
+    }
+
+    /// The public key as text.
+    pub fn armoured(&self) -> String {
+        let text = base64::prelude::BASE64_STANDARD.encode(self.certificate());
+        format!("-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{text}\n-----END PGP PUBLIC KEY BLOCK-----\n")
     }
 
     /// A detached signature.

@@ -113,6 +113,43 @@ async fn nothing_of_a_dead_actor_arrives_and_its_successor_lives() {
 }
 
 #[tokio::test]
+async fn nothing_of_an_actor_that_is_cut_off_arrives_until_it_is_mended() {
+    let (api, made) = counting();
+    let faults = Faults::new();
+    faults.at(creation(0), Fault::Cut);
+    let actor = faults.actor("controllers");
+    for _ in 0..2 {
+        assert!(create(&actor, &api).await.is_err());
+    }
+    assert!(actor.is_cut() && !actor.is_held());
+    assert_eq!(made.load(Ordering::SeqCst), 0);
+    assert_eq!(create(&faults.actor("people"), &api).await, Ok(StatusCode::CREATED));
+    actor.mend();
+    assert_eq!(create(&actor, &api).await, Ok(StatusCode::CREATED));
+    assert!(faults.history().iter().all(|event| !event.held));
+}
+
+#[tokio::test]
+async fn what_an_actor_sent_when_it_was_stopped_arrives_when_it_goes_on() {
+    let (api, made) = counting();
+    let faults = Faults::new();
+    faults.at(creation(0), Fault::Hold);
+    let actor = faults.actor("controllers");
+    let (mut first, mut second) = (Box::pin(create(&actor, &api)), Box::pin(create(&actor, &api)));
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    assert!(actor.is_held() && !actor.is_cut());
+    // Nobody need wait for a process that stands still.
+    faults.idle().await;
+    assert_eq!(made.load(Ordering::SeqCst), 0);
+    actor.mend();
+    assert_eq!((first.await, second.await), (Ok(StatusCode::CREATED), Ok(StatusCode::CREATED)));
+    assert_eq!(create(&actor, &api).await, Ok(StatusCode::CREATED));
+    let held: Vec<bool> = faults.history().iter().map(|event| event.held).collect();
+    assert_eq!(held, [true, true, false]);
+    faults.idle().await;
+}
+
+#[tokio::test]
 async fn others_and_other_requests_are_left_alone() {
     let (api, made) = counting();
     let faults = Faults::new();

@@ -4,6 +4,7 @@
 pub mod choice;
 pub mod diagnostics;
 pub mod difference;
+pub mod lock_file;
 pub mod plan;
 pub mod plan_file;
 pub mod process;
@@ -13,4 +14,4 @@ pub mod terragrunt;
 mod tool;
 pub mod versions;
 
-pub use tool::{Error, Planned, Report, Tool};
+pub use tool::{Error, Planned, ProviderChoice, Report, Tool};

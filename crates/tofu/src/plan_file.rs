@@ -1,11 +1,13 @@
-//! The plan file, as far as we look into it: which state it was made from. A plan file is a zip archive; only its
-//! directory and one entry are read, with limits, by a parser that is total.
+//! The plan file, as far as we look into it: which state and which providers it was made from. A plan file is a zip archive; only its
+//! directory and single entries are read, with limits, by a parser that is total.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde::Deserialize;
+
+use crate::lock_file;
 
 const DIRECTORY_LIMIT: u64 = 16 * 1024 * 1024;
 const STATE_LIMIT: u64 = 1024 * 1024 * 1024;
@@ -54,9 +56,21 @@ impl StateFacts {
 /// The state that a plan was made from.
 pub fn base_state(plan: &Path) -> Result<StateFacts, Error> {
     let mut file = File::open(plan)?;
-    let entry = find_entry(&mut file, b"tfstate")?;
+    let entry = find_entry(&mut file, b"tfstate")?.ok_or(Error::Malformed("it holds no state"))?;
     let content = open_entry(&mut file, &entry)?;
     StateFacts::read(content)
+}
+
+/// The providers that a plan was made with: its copy of the dependency lock file. Tools older than such files have none.
+pub fn lock_file(plan: &Path) -> Result<Option<String>, Error> {
+    let mut file = File::open(plan)?;
+    let Some(entry) = find_entry(&mut file, lock_file::NAME.as_bytes())? else { return Ok(None) };
+    let mut text = String::new();
+    open_entry(&mut file, &entry)?
+        .take(lock_file::LIMIT)
+        .read_to_string(&mut text)
+        .map_err(|_| Error::Malformed("its lock file is no text"))?;
+    Ok(Some(text))
 }
 
 struct Entry {
@@ -65,7 +79,7 @@ struct Entry {
     offset: u64,
 }
 
-fn find_entry(file: &mut File, wanted: &[u8]) -> Result<Entry, Error> {
+fn find_entry(file: &mut File, wanted: &[u8]) -> Result<Option<Entry>, Error> {
     let size = file.seek(SeekFrom::End(0))?;
     // The end record is the last 22 bytes, before a comment of up to 64 KiB.
     let tail_size = size.min(22 + 65_535);
@@ -86,15 +100,15 @@ fn find_entry(file: &mut File, wanted: &[u8]) -> Result<Entry, Error> {
         let name_size = usize::from(fields.u16(28)?);
         let size = 46 + name_size + usize::from(fields.u16(30)?) + usize::from(fields.u16(32)?);
         if rest.get(46..46 + name_size) == Some(wanted) {
-            return Ok(Entry {
+            return Ok(Some(Entry {
                 method: fields.u16(10)?,
                 packed: u64::from(fields.u32(20)?),
                 offset: u64::from(fields.u32(42)?),
-            });
+            }));
         }
         rest = rest.get(size..).ok_or(Error::Malformed("its directory is cut short"))?;
     }
-    Err(Error::Malformed("it holds no state"))
+    Ok(None)
 }
 
 fn open_entry<'a>(file: &'a mut File, entry: &Entry) -> Result<Box<dyn Read + 'a>, Error> {

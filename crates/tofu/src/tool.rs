@@ -94,6 +94,17 @@ impl Report {
     }
 }
 
+/// Whether `init` may still choose providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderChoice {
+    Open,
+    /// The lock file is that of a plan: an apply refuses any other, be it only longer.
+    Settled,
+}
+
+/// From here on `init` can be told to leave the lock file as it is.
+const KEEPS_LOCK_FILES: Version = Version::new(1, 1, 0);
+
 /// What a plan found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
@@ -158,11 +169,21 @@ impl Tool {
 
     pub async fn init(
         &self,
+        choice: ProviderChoice,
         dir: &Path,
         surroundings: &Surroundings,
         lines: Lines<'_>,
     ) -> Result<Report, Error> {
-        self.command(["init", "-input=false", "-no-color"], [], dir, surroundings, lines).await
+        let fixed = ["init", "-input=false", "-no-color"];
+        match choice {
+            ProviderChoice::Settled if self.version >= KEEPS_LOCK_FILES => {
+                let more = [OsStr::new("-lockfile=readonly")];
+                self.command(fixed, more, dir, surroundings, lines).await
+            }
+            ProviderChoice::Settled | ProviderChoice::Open => {
+                self.command(fixed, [], dir, surroundings, lines).await
+            }
+        }
     }
 
     /// Selects a workspace, and makes it where it does not exist.

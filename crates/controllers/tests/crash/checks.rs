@@ -8,17 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::run::{Action, Mode, TerraformRunSpec};
 use api::text::Sha256;
 use api::{annotation, label};
+use engine::leader::LEASE;
 use engine::names::{self, Wish};
 use serde_json::Value;
 use testkit::faults::{Event, Fault, Seam};
 
 use crate::stage::{Exec, place};
-use crate::workloads::Workload;
+use crate::workloads::{Lead, Workload};
 use crate::world::World;
 
 pub fn all(workload: &Workload, world: &World) -> Vec<String> {
-    let history = world.faults.history();
-    let api: Vec<&Event> = history.iter().filter(|event| event.site.seam == Seam::Api).collect();
+    world.faults.read(|history| broken(workload, world, history))
+}
+
+fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> {
+    let is_api = |event: &&Event| event.site.seam == Seam::Api && !is_election(event);
+    let api: Vec<&Event> = history.iter().filter(is_api).collect();
     let ours: Vec<&Event> = api
         .iter()
         .copied()
@@ -26,14 +31,15 @@ pub fn all(workload: &Workload, world: &World) -> Vec<String> {
         .collect();
     let execs = &world.stage.execs;
     let mut found = Vec::new();
+    found.extend(led(workload, history));
     found.extend(one_mutator(execs));
-    found.extend(fences(&history, execs));
+    found.extend(fences(history, execs));
     found.extend(approved(workload, world));
     found.extend(fresh(execs));
-    found.extend(written_down(&history, execs));
-    found.extend(destroyed_if_asked(&history, execs));
+    found.extend(written_down(history, execs));
+    found.extend(destroyed_if_asked(history, execs));
     found.extend(bounded_runners(workload, &api));
-    found.extend(cancel_honoured(&history, execs));
+    found.extend(cancel_honoured(history, execs));
     found.extend(at_most_once(execs));
     found.extend(results_kept(&api, execs));
     found.extend(states(&api));
@@ -367,6 +373,36 @@ fn lock_held_until_recorded(api: &[&Event]) -> Vec<String> {
 /// Events are tales of what happened: each has a name of its own, is only counted up, and nothing is decided by it.
 pub fn is_tale(event: &Event) -> bool {
     event.site.target == "events"
+}
+
+/// The controllers' own Lease: who leads, not what is done.
+pub fn is_election(event: &Event) -> bool {
+    let path = event.path.split('?').next().unwrap_or_default();
+    let named = path.ends_with(LEASE) || event.sent["metadata"]["name"] == LEASE;
+    event.site.seam == Seam::Api && event.site.target == "leases" && named
+}
+
+/// L8: whoever writes to the API leads at that moment, by the Lease in the API. What a process had sent when it was stopped arrives
+/// late, and is the one exception; that it does no harm is for the other checks.
+fn led(workload: &Workload, history: &[Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    if workload.lead == Lead::Each {
+        return found;
+    }
+    let mut leader = "";
+    for event in history.iter().filter(|event| event.is_write() && event.is_done()) {
+        let actor = event.site.actor.as_str();
+        if is_election(event) {
+            leader = text(&event.answer["spec"]["holderIdentity"]);
+        } else if event.site.seam == Seam::Api
+            && workload.processes.contains(&actor)
+            && actor != leader
+            && !event.held
+        {
+            found.push(format!("L8: {} was accepted while {leader:?} leads", event.site));
+        }
+    }
+    found
 }
 
 /// S16: every change says which version it is a change of.

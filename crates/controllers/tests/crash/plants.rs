@@ -1,9 +1,10 @@
-//! Five bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
+//! Six bugs, planted on the way between the controllers and what they talk to, and each caught: a check that catches nothing
 //! proves nothing.
 
 use std::sync::{Arc, Mutex};
 
 use api::label;
+use engine::leader::LEASE;
 use http::StatusCode;
 use serde_json::Value;
 use testkit::faults::{Fault, Passing, Refusal, Seam, Site, Tamper};
@@ -146,4 +147,29 @@ impl Tamper for FenceUnchecked {
 fn a_fence_that_is_not_checked_is_caught() {
     let found = caught(HAUNTED, "runner", Arc::new(FenceUnchecked), None);
     assert!(found.contains("S1b:"), "{found}");
+}
+
+/// A candidate takes the Lease of a leader that is at work.
+#[derive(Debug, Default)]
+struct Usurper(Mutex<Option<()>>);
+
+impl Tamper for Usurper {
+    fn before(&self, passing: &Passing) -> Vec<Passing> {
+        let path = passing.path.split('?').next().unwrap_or_default().to_owned();
+        let looks = passing.verb == "GET" && path.ends_with(LEASE);
+        if !looks || self.0.lock().unwrap().replace(()).is_some() {
+            return Vec::new();
+        }
+        let taken = serde_json::json!({ "spec": { "holderIdentity": "rival", "leaseTransitions": 7 } });
+        let mut headers = passing.headers.clone();
+        let merge = http::HeaderValue::from_static("application/merge-patch+json");
+        headers.insert(http::header::CONTENT_TYPE, merge);
+        vec![Passing { verb: "PATCH".to_owned(), path, headers, body: taken.to_string().into_bytes() }]
+    }
+}
+
+#[test]
+fn a_lease_taken_from_a_leader_at_work_is_caught() {
+    let found = caught(named("two leaders"), "rival", Arc::new(Usurper::default()), None);
+    assert!(found.contains("L8: controllers"), "{found}");
 }

@@ -201,7 +201,8 @@ impl Stage {
         Base { lineage: place.short().to_owned(), serial: truth.serial }
     }
 
-    fn verdict(&self, at: usize) -> Verdict {
+    /// How this execution ends, or will.
+    pub fn verdict(&self, at: usize) -> Verdict {
         let description = &self.execs[at].description;
         let same = |exec: &&Exec| {
             exec.description.action == description.action && exec.description.layer == description.layer

@@ -10,7 +10,7 @@ use testkit::objects::{self, Remedied};
 use crate::stage::{Stage, Verdict};
 use crate::world::{Rest, commit};
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Somebody approves each layer's newest plan.
     Approve,
@@ -24,6 +24,8 @@ pub enum Act {
     Cancel,
     /// Somebody deletes every layer.
     Delete,
+    /// Time passes in which a leader renews its Lease.
+    Wait,
 }
 
 /// What happens while a process is dead.
@@ -34,25 +36,33 @@ pub enum Meanwhile {
     Retool,
 }
 
+/// Which of several processes act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lead {
+    Each,
+    /// The one that holds the controllers' Lease.
+    Elected,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
     pub name: &'static str,
     pub layers: fn() -> Result<Vec<TerraformLayer>>,
     pub processes: &'static [&'static str],
+    pub lead: Lead,
     pub verdict: fn(Action, usize) -> Verdict,
     pub acts: &'static [Act],
     pub expect: fn(&Rest, &Stage) -> Result<(), String>,
-    /// One request in so many meets a fault. A workload that mostly repeats what others do needs no more than a few.
-    pub every: usize,
     /// How many runners may work at the same time; 0 for any number.
     pub cap: u32,
     pub meanwhile: Meanwhile,
 }
 
-/// The workload whose every request meets every fault.
+/// The workload whose writes meet each class of refusal; those of others meet one of each group.
 pub const SIMPLEST: &str = "plan and apply";
 
 const ONE: &[&str] = &["controllers"];
+const TWO: &[&str] = &["controllers", "rival"];
 
 fn asking() -> Result<Vec<TerraformLayer>> {
     Ok(vec![objects::layer("db", "code", "db")?])
@@ -91,6 +101,7 @@ const PLAIN: Workload = Workload {
     name: SIMPLEST,
     layers: automatic,
     processes: ONE,
+    lead: Lead::Each,
     verdict: |_, _| Verdict::Succeed,
     acts: &[],
     expect: |rest, stage| {
@@ -98,7 +109,6 @@ const PLAIN: Workload = Workload {
         in_place(stage, 'a')?;
         equal("applies", stage.applies(), 1)
     },
-    every: 1,
     cap: 0,
     meanwhile: Meanwhile::Nothing,
 };
@@ -108,7 +118,6 @@ pub const ALL: &[Workload] = &[
     Workload { name: "another tool after a crash", meanwhile: Meanwhile::Retool, ..PLAIN },
     Workload {
         name: "one runner for two layers",
-        every: 3,
         layers: apart,
         cap: 1,
         expect: |rest, stage| {
@@ -120,7 +129,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "cancel at work and in the queue",
-        every: 3,
         layers: apart,
         cap: 1,
         verdict: |action, nth| match (action, nth) {
@@ -137,7 +145,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "cancel in mid-apply",
-        every: 2,
         verdict: |action, nth| match (action, nth) {
             (Action::Apply, 0) => Verdict::Linger,
             _ => Verdict::Succeed,
@@ -152,7 +159,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "deletion that destroys",
-        every: 2,
         layers: destroyed,
         acts: &[Act::Delete],
         expect: |rest, stage| {
@@ -186,7 +192,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "failing plans",
-        every: 2,
         verdict: |action, nth| match (action, nth) {
             (Action::Plan, 0) => Verdict::Fail,
             (Action::Plan, 1) => Verdict::Die,
@@ -201,7 +206,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "failing applies",
-        every: 2,
         verdict: |action, nth| match (action, nth) {
             (Action::Apply, 0) => Verdict::Fail,
             (Action::Apply, 1) => Verdict::Die,
@@ -216,7 +220,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "drift",
-        every: 2,
         acts: &[Act::Drift],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
@@ -227,7 +230,6 @@ pub const ALL: &[Workload] = &[
     },
     Workload {
         name: "a new commit",
-        every: 2,
         acts: &[Act::Push],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
@@ -258,8 +260,20 @@ pub const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "two that both act",
+        processes: TWO,
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 1)
+        },
+        ..PLAIN
+    },
+    Workload {
         name: "two leaders",
-        processes: &["controllers", "rival"],
+        processes: TWO,
+        lead: Lead::Elected,
+        acts: &[Act::Wait],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use api::run::RunState;
 use api::text::{CommitId, Sha256};
 use api::{TerraformLayer, TerraformRun, annotation};
 use axum::Router;
-use controllers::{Branch, Context, Desk, Interest, Place, Reader};
+use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Place, Reader};
 use datastore::Attempt;
 use datastore::client::TokenSource;
 use datastore::service::{Caller, Keyring, ReviewError, Reviewer, Runner};
@@ -20,6 +20,7 @@ use embedded::lifecycle::Lifecycle;
 use embedded::lifecycle::catalog::Registered;
 use embedded::store::Store;
 use engine::Settings;
+use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
 use engine::retry::Policy;
 use futures::future::BoxFuture;
@@ -33,9 +34,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
-use crate::clock::{self, Bells};
+use crate::clock::{self, Bells, Pauses};
 use crate::stage::Stage;
-use crate::workloads::{Act, Meanwhile, Workload};
+use crate::workloads::{Act, Lead, Meanwhile, Workload};
 
 pub const DRIFT: Duration = Duration::from_secs(30 * 60);
 /// Nothing will happen by itself for so long: the world is at rest.
@@ -55,6 +56,8 @@ pub struct World {
     pub stage: Stage,
     /// The plans that a person approved.
     pub approved: Vec<Sha256>,
+    /// What people did, and where in the recorded history.
+    pub acted: Vec<(usize, Act)>,
     /// Without an identity, and as the system.
     router: Router,
     api: Router,
@@ -63,19 +66,72 @@ pub struct World {
     people: kube::Client,
     processes: Vec<Process>,
     cap: u32,
+    lead: Lead,
+    /// When a process was struck, and until when one that came back is followed.
+    struck: Option<Timestamp>,
+    attentive: Timestamp,
     meanwhile: Meanwhile,
     store: Option<Store>,
     _lifecycle: JoinSet<()>,
     directory: tempfile::TempDir,
 }
 
+/// The times of an election, all ten times as long as the product's: fewer renewals while the world's time passes.
+const TERMS: Terms = Terms {
+    duration: Duration::from_secs(120),
+    trust: Duration::from_secs(80),
+    period: Duration::from_secs(20),
+};
+
 /// The controllers as one incarnation of a process.
 struct Process {
     name: &'static str,
     actor: Actor,
+    /// Where it has been elected; without an election it always leads.
+    leadership: Option<Leadership>,
+    pauses: Arc<Pauses>,
+    work: Arc<Mutex<Option<Work>>>,
+    task: JoinSet<Result<(), controllers::Error>>,
+}
+
+/// What wakes the controllers of one term.
+#[derive(Debug, Clone)]
+struct Work {
     desk: Arc<Desk>,
     bells: Arc<Bells>,
-    task: JoinSet<Result<(), controllers::Error>>,
+}
+
+impl Process {
+    fn leads(&self) -> bool {
+        self.leadership.as_ref().is_none_or(|leadership| leadership.term().is_some())
+    }
+
+    /// Dead, cut off or standing still.
+    fn is_stricken(&self) -> bool {
+        self.actor.is_dead() || self.actor.is_cut() || self.actor.is_held()
+    }
+
+    fn work(&self) -> Option<Work> {
+        self.work.lock().unwrap().clone().filter(|_| self.leads())
+    }
+}
+
+/// What a process needs for the controllers of a term.
+struct Making {
+    code: Code,
+    settings: Arc<Settings>,
+    client: kube::Client,
+    work: Arc<Mutex<Option<Work>>>,
+}
+
+impl Making {
+    fn context(&self, client: kube::Client) -> Context {
+        let desk = Arc::new(Desk::over(Arc::new(self.code.clone()), clock::now));
+        let bells = Arc::new(Bells::default());
+        *self.work.lock().unwrap() = Some(Work { desk: Arc::clone(&desk), bells: Arc::clone(&bells) });
+        let datastore = self.code.datastore.clone();
+        Context::new(client, datastore, desk, Arc::clone(&self.settings), clock::now).with_alarm(bells)
+    }
 }
 
 /// What a workload expects when all is quiet.
@@ -123,11 +179,15 @@ impl World {
         let mut world = Self {
             stage,
             approved: Vec::new(),
+            acted: Vec::new(),
             datastore,
             head: Arc::new(Mutex::new(commit('a'))),
             people,
             processes: Vec::new(),
             cap: workload.cap,
+            lead: workload.lead,
+            struck: None,
+            attentive: Timestamp::UNIX_EPOCH,
             meanwhile: workload.meanwhile,
             store: Some(store),
             _lifecycle: tasks,
@@ -140,6 +200,10 @@ impl World {
         for name in workload.processes {
             let process = world.process(name)?;
             world.processes.push(process);
+            if workload.lead == Lead::Elected {
+                // The first one is elected.
+                world.settle().await?;
+            }
         }
         Ok(world)
     }
@@ -158,13 +222,7 @@ impl World {
         let actor = self.faults.actor(name);
         let carrier = InProcess::new(self.datastore.clone(), actor.clone());
         let datastore = datastore_client(carrier, "controller".to_owned())?;
-        let code = Code {
-            head: Arc::clone(&self.head),
-            datastore: datastore.clone(),
-            file: self.directory.path().join(name),
-        };
-        let desk = Arc::new(Desk::over(Arc::new(code), clock::now));
-        let bells = Arc::new(Bells::default());
+        let code = Code { head: Arc::clone(&self.head), datastore, file: self.directory.path().join(name) };
         let mut settings = Settings::new(RunnerSettings {
             image: api::LOCAL_IMAGE.to_owned(),
             service_account: "default".to_owned(),
@@ -177,11 +235,26 @@ impl World {
         settings.max_runner_pods = self.cap;
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
         let client = kube::Client::new(actor.layer(Seam::Api).layer(self.api.clone()), "default");
-        let context = Context::new(client, datastore, Arc::clone(&desk), Arc::new(settings), clock::now)
-            .with_alarm(Arc::clone(&bells) as _);
+        let (work, pauses) = (Arc::default(), Arc::<Pauses>::default());
+        let making = Making { code, settings: Arc::new(settings), client, work: Arc::clone(&work) };
         let mut task = JoinSet::new();
-        task.spawn(controllers::run(context, CancellationToken::new()));
-        Ok(Process { name, actor, desk, bells, task })
+        let leadership = match self.lead {
+            Lead::Each => {
+                let context = making.context(making.client.clone());
+                task.spawn(controllers::run(context, CancellationToken::new()));
+                None
+            }
+            Lead::Elected => {
+                let election =
+                    Election::new(making.client.clone(), name, TERMS).with_clock(Arc::clone(&pauses) as _);
+                let leadership = election.leadership();
+                let guard = leadership.clone();
+                let make = move || Ok(making.context(guard.guard(making.client.clone())));
+                task.spawn(controllers::lead(election, make, CancellationToken::new()));
+                Some(leadership)
+            }
+        };
+        Ok(Process { name, actor, leadership, pauses, work, task })
     }
 
     /// Lets everything happen that happens without time passing.
@@ -203,21 +276,36 @@ impl World {
         Ok(())
     }
 
-    /// A process that crashed is started again, with nothing in its memory.
+    /// A process that crashed is started again, with nothing in its memory; one that was cut off or stood still goes on. Where
+    /// there is an election, that is once another one leads.
     async fn revive(&mut self) -> Result<bool> {
         for at in 0..self.processes.len() {
             if self.processes[at].task.try_join_next().is_some() {
                 bail!("the controllers ended by themselves");
             }
-            if self.processes[at].actor.is_dead() {
-                self.processes[at].task.shutdown().await;
-                match self.meanwhile {
-                    Meanwhile::Nothing => {}
-                    Meanwhile::Retool => self.retool().await?,
-                }
-                self.processes[at] = self.process(self.processes[at].name)?;
+            if !self.processes[at].is_stricken() {
+                continue;
+            }
+            let struck = *self.struck.get_or_insert_with(clock::now);
+            let replaced = self.lead == Lead::Each
+                || self.processes.iter().any(|other| !other.is_stricken() && other.leads());
+            if !replaced {
+                let gap = Duration::try_from(clock::now().duration_since(struck)).unwrap_or_default();
+                ensure!(gap <= TERMS.duration + TERMS.period, "L8: nobody leads after {gap:?}");
+                continue;
+            }
+            self.attentive = engine::later(clock::now(), TERMS.duration);
+            if !self.processes[at].actor.is_dead() {
+                self.processes[at].actor.mend();
                 return Ok(true);
             }
+            self.processes[at].task.shutdown().await;
+            match self.meanwhile {
+                Meanwhile::Nothing => {}
+                Meanwhile::Retool => self.retool().await?,
+            }
+            self.processes[at] = self.process(self.processes[at].name)?;
+            return Ok(true);
         }
         Ok(false)
     }
@@ -259,20 +347,31 @@ impl World {
         bail!("L1: the world does not stay at rest")
     }
 
-    /// Moves the clock to the next wish before `until` and wakes whoever wished so.
+    /// Moves the clock to the next wish before `until` and wakes whoever wished so. The renewals of an election are none by
+    /// themselves: they happen on the way, while nobody leads, and for a while after a process came back.
     fn ring(&self, until: Timestamp) -> bool {
-        let next = self.processes.iter().filter_map(|process| process.bells.next()).min();
-        let Some(next) = next.filter(|at| *at < until) else { return false };
+        let awake =
+            || self.processes.iter().filter(|process| !process.actor.is_dead() && !process.actor.is_held());
+        let bell = awake().filter_map(|process| process.work()?.bells.next()).min().filter(|at| *at < until);
+        let vacant = !self.processes.iter().any(|process| !process.is_stricken() && process.leads());
+        let attentive = self.lead == Lead::Elected && (vacant || clock::now() < self.attentive);
+        if bell.is_none() && !attentive {
+            return false;
+        }
+        let pause = awake().filter_map(|process| process.pauses.next()).min();
+        let Some(next) = bell.into_iter().chain(pause).min() else { return false };
         clock::set(next.max(clock::now()));
-        for process in &self.processes {
-            for who in process.bells.due() {
-                process.desk.wake(who);
+        for process in awake() {
+            process.pauses.end_due();
+            if let Some(work) = process.work() {
+                work.bells.due().into_iter().for_each(|who| work.desk.wake(who));
             }
         }
         true
     }
 
     async fn act(&mut self, act: Act) -> Result<()> {
+        self.acted.push((self.faults.recorded(), act));
         match act {
             Act::Approve => {
                 for layer in self.rest().await?.layers {
@@ -296,6 +395,11 @@ impl World {
                 self.pass(DRIFT * 2).await?;
             }
             Act::Haunt => self.stage.haunt().await?,
+            Act::Wait => {
+                let end = engine::later(clock::now(), TERMS.period * 2);
+                self.attentive = self.attentive.max(end);
+                self.pass(TERMS.period * 2).await?;
+            }
             Act::Cancel => {
                 let runs = Api::<TerraformRun>::default_namespaced(self.people.clone());
                 let wish = json!({ "metadata": { "annotations": { annotation::CANCEL: "jane" } } });
@@ -403,7 +507,7 @@ fn scratch() -> Result<tempfile::TempDir> {
 }
 
 /// The repository: one branch, one file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Code {
     head: Arc<Mutex<CommitId>>,
     datastore: datastore::Client,

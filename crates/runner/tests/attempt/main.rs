@@ -174,6 +174,7 @@ impl World {
         let path = std::env::var_os("PATH").unwrap();
         RunnerOptions {
             datastore_url: self.base.clone(),
+            datastore_authority: None,
             token_file,
             run_uid: run.to_owned(),
             attempt: 1,

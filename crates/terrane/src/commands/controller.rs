@@ -1,8 +1,10 @@
 //! `terrane controller`: the controllers alone, against any Kubernetes API. Several can run; one acts, the others stand by.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use api::text::Sha256;
 use axum::Router;
 use axum::routing::get;
 use controllers::{Election, Metrics};
@@ -16,7 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Controller;
-use crate::controllers_role::{ControllersRole, provider_mirror};
+use crate::controllers_role::{
+    ControllersRole, datastore_authority, provider_mirror, read_authority, tools_directory,
+};
 use crate::environment;
 use crate::signs::{self, Duty};
 
@@ -30,6 +34,7 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
         format!("listen on {address}; if something else does already, choose another address with --listen")
     })?;
     let role = role(&options, client.clone())?;
+    ensure_believed(&role.datastore).await?;
     let election = Election::new(client, identity()?, Terms::default());
     let signs = role.signs(election.leadership(), Duty::MayStandBy);
     let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
@@ -50,8 +55,9 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
 
 fn role(options: &Controller, client: kube::Client) -> anyhow::Result<ControllersRole> {
     let token = TokenSource::File(options.token_file.clone());
-    let datastore =
-        datastore::Client::new(&options.datastore_url, token).context("prepare the datastore's client")?;
+    let authority = read_authority(options.datastore_ca.as_deref())?;
+    let datastore = datastore::Client::believing(&options.datastore_url, token, authority.as_deref())
+        .context("prepare the datastore's client")?;
     let (file_urls, addresses) = if options.allow_local_sources {
         (FileUrls::Allowed, Addresses::OwnToo)
     } else {
@@ -72,10 +78,25 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         service_account: options.runner_service_account.clone(),
         datastore_url: options.datastore_url.clone(),
         path: None,
-        environment: options.provider_mirror.iter().map(|mirror| provider_mirror(mirror)).collect(),
+        environment: authority
+            .map(datastore_authority)
+            .into_iter()
+            .chain(options.provider_mirror.iter().map(|mirror| provider_mirror(mirror)))
+            .chain(options.tools_dir.iter().map(|directory| tools_directory(directory)))
+            .collect(),
     });
     settings.max_runner_pods = options.max_runner_pods;
     Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+}
+
+/// A datastore that is away may come; one that nobody believes is a wrong flag, which is better said now than by every layer.
+async fn ensure_believed(datastore: &datastore::Client) -> anyhow::Result<()> {
+    let nothing = Sha256::of(b"is it the datastore?");
+    let asked = datastore.clone().with_patience(Duration::ZERO).bundle_exists(&nothing).await;
+    match asked {
+        Err(error @ datastore::client::Error::Distrusted { .. }) => Err(error.into()),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Of this process alone, also among pods with the same host name.

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use datastore::service::{Bucket, Keyring, KubeReviewer, Place, router};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::keys;
 use super::tools::Downloads;
+use crate::listening::{Door, Encryption};
+use crate::provider_service::{self, Registries};
 use crate::{environment, signs, tool_service};
 
 #[derive(Args, Debug)]
@@ -23,9 +23,8 @@ pub(crate) struct Options {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Listen on an address of the network: something in front of it encrypts (a mesh, a proxy), as tokens must not travel in clear
-    #[arg(long)]
-    behind_tls: bool,
+    #[command(flatten)]
+    encryption: Encryption,
     #[command(flatten)]
     kept: Kept,
     /// Where tools are kept that runners ask for and their image does not have
@@ -33,6 +32,8 @@ pub(crate) struct Options {
     tools: PathBuf,
     #[command(flatten)]
     downloads: Downloads,
+    #[command(flatten)]
+    registries: Registries,
 }
 
 /// Where everything is that a datastore keeps.
@@ -69,12 +70,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(Command::Keys(options)) = options.command {
         return keys::run(options).await;
     }
-    let address = options.listen;
-    if !address.ip().is_loopback() && !options.behind_tls {
-        bail!(
-            "--listen {address} would take tokens in clear from the network; choose a loopback address, or say --behind-tls where something in front of it encrypts"
-        );
-    }
+    let door = Door::open(options.listen, options.encryption).await?;
     let config = kube::Config::infer()
         .await
         .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
@@ -86,24 +82,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let reviewer = Arc::new(KubeReviewer::new(client.clone()));
     let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
     let (store, source) = tool_service::open(&options.tools, &options.downloads, default_keys)?;
-    let tools = tool_service::router(store, source, reviewer.clone());
+    let registries = options.registries.options(&options.downloads);
+    let providers = provider_service::router(&options.tools, registries, reviewer.clone())?;
+    let tools = tool_service::router(store, source, reviewer.clone()).merge(providers);
     let parts = datastore::service::Options { objects: Arc::clone(&objects), keys, reviewer };
     let service = router(parts).merge(tools).merge(signs::datastore_router(client, place.clone(), objects));
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("listen on {address}; if something else does already, choose another address with --listen")
-    })?;
-    tracing::info!(address = %listener.local_addr().unwrap_or(address), %place, "serving artefacts");
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt()).context("listen for Ctrl-C")?,
-        signal(SignalKind::terminate()).context("listen for SIGTERM")?,
-    );
-    // Clients repeat what breaks off here, and what was answered is on disk.
-    tokio::select! {
-        ended = axum::serve(listener, service) => match ended {
-            Ok(()) => bail!("the HTTP service ended"),
-            Err(error) => Err(error).context("the HTTP service"),
-        },
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-    }
+    tracing::info!(address = %door.address()?, scheme = door.scheme(), %place, "serving artefacts");
+    // Clients repeat what breaks off at the end, and what was answered is on disk.
+    door.serve(service).await
 }

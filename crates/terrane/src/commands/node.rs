@@ -31,7 +31,7 @@ pub(crate) async fn run(options: Node) -> anyhow::Result<()> {
         name: options.name.map(|name| name.as_str().to_owned()),
         state: &data.join("node"),
         images: &options.images,
-        readable: Vec::new(),
+        readable: options.readable,
         schedule: if options.bind_unscheduled {
             Schedule::BindUnscheduled
         } else {

@@ -21,6 +21,7 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         environment::all().filter(|(name, _)| !name.to_string_lossy().starts_with(OURS)).collect();
     let code = runner::run(RunnerOptions {
         datastore_url: options.datastore_url,
+        datastore_authority: options.datastore_authority,
         token_file: options.token_file,
         run_uid: options.run_uid,
         attempt: options.attempt,

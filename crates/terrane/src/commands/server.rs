@@ -16,6 +16,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::controllers_role::read_authority;
 use crate::listening::{Door, Encryption};
 use crate::signs;
 
@@ -37,9 +38,12 @@ pub(crate) struct Options {
     listen: SocketAddr,
     #[command(flatten)]
     encryption: Encryption,
-    /// Where the datastore is; its certificate must be one that this machine trusts (or SSL_CERT_FILE names)
+    /// Where the datastore is
     #[arg(long, value_name = "URL", env = "TERRANE_DATASTORE_URL")]
     datastore_url: String,
+    /// The authority that signed the datastore's certificate: a PEM file, read at the start. Without it, those that this machine trusts
+    #[arg(long, value_name = "FILE", env = "TERRANE_DATASTORE_CA")]
+    datastore_ca: Option<PathBuf>,
     /// The file with this service's token for the datastore, read again for each request
     #[arg(long, value_name = "FILE", env = "TERRANE_TOKEN_FILE")]
     token_file: PathBuf,
@@ -56,9 +60,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
     let client = Client::try_from(config).context("use the kubeconfig")?;
-    let datastore =
-        datastore::Client::new(&options.datastore_url, TokenSource::File(options.token_file.clone()))
-            .context("prepare the datastore's client")?;
+    let token = TokenSource::File(options.token_file.clone());
+    let authority = read_authority(options.datastore_ca.as_deref())?;
+    let datastore = datastore::Client::believing(&options.datastore_url, token, authority.as_deref())
+        .context("prepare the datastore's client")?;
     let announcement = announcement(&options).await?;
     let door = Door::open(options.listen, options.encryption).await?;
     let service = Router::new()

@@ -1,25 +1,27 @@
-//! `terrane tools`: the programs that runs use and were downloaded. Works on a directory of this machine, without an API.
+//! `terrane tools`: the programs and providers that runs use and were downloaded. Works on a directory of this machine, without an API.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use api::provider::Address;
 use api::tool::{Program, Trust};
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use node::isolation::Isolation;
 use serde::Serialize;
+use tofu::store::providers::{Package, ProviderStore, Record};
 use tofu::store::{Installed, SourceOptions, Store};
 use tofu::versions::Constraint;
 
 use super::progress::Progress;
 use super::render;
 use crate::arguments::Output;
-use crate::tool_service;
+use crate::{provider_service, tool_service};
 
 /// Where the vendors' keys are looked for, below the data directory.
 const KEYS: &str = "tool-keys";
 
-/// List, install and remove the terraform, tofu and terragrunt that runs use
+/// List, install and remove the terraform, tofu and terragrunt that runs use, and the providers that they share
 ///
 /// A run uses an installed program that satisfies what its layer and code ask for; else one in this store; else it asks for one,
 /// which is downloaded into the store. The store belongs to `terrane up` of the same data directory: runs read it and cannot change
@@ -48,7 +50,8 @@ enum Verb {
     List(List),
     /// Download a version, check it and keep it; nothing happens if it is there
     Install(Install),
-    /// Remove old versions; a run that needs one again downloads it again
+    /// Remove old versions; a run that needs one again downloads it again. Best while no run works, as one that has begun may have linked
+    /// to an old provider
     Prune(Prune),
 }
 
@@ -90,10 +93,10 @@ struct Install {
 
 #[derive(Args, Debug)]
 struct Prune {
-    /// How many versions of each program stay, the newest
+    /// How many versions of each program and provider stay, the newest
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     keep: usize,
-    /// Only of this program; may be given several times
+    /// Only of this program, and no providers; may be given several times
     #[arg(long = "program", value_enum, value_name = "PROGRAM")]
     programs: Vec<Typed>,
     /// Only say what would go
@@ -118,6 +121,9 @@ pub(crate) struct Downloads {
     /// Checksums that need no signature, as sha256sum writes them: "SHA256  terraform_1.9.8_linux_amd64.zip"
     #[arg(long, value_name = "FILE", env = "TERRANE_TOOLS_CHECKSUMS")]
     tools_checksums: Option<PathBuf>,
+    /// A PEM file with authorities that mirrors and registries are believed by, beside those of the system
+    #[arg(long, value_name = "FILE", env = "TERRANE_DOWNLOADS_CA")]
+    downloads_ca: Option<PathBuf>,
 }
 
 impl Downloads {
@@ -126,7 +132,12 @@ impl Downloads {
             mirror: self.tools_mirror.clone(),
             keys: Some(self.tools_keys.clone().unwrap_or_else(|| default_keys.to_owned())),
             checksums: self.tools_checksums.clone(),
+            authority: self.authority(),
         }
+    }
+
+    pub(crate) fn authority(&self) -> Option<PathBuf> {
+        self.downloads_ca.clone()
     }
 }
 
@@ -175,11 +186,28 @@ impl Place {
     }
 }
 
-/// One program as it is printed.
+/// What a row is about.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Thing {
+    Program(Program),
+    Provider(Address),
+}
+
+impl std::fmt::Display for Thing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Program(program) => program.fmt(f),
+            Self::Provider(address) => address.fmt(f),
+        }
+    }
+}
+
+/// One program or provider as it is printed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
-    program: Program,
+    program: Thing,
     version: String,
     path: PathBuf,
     bytes: Option<u64>,
@@ -194,7 +222,7 @@ impl Row {
         let record = store.record(installed);
         let known = record.as_ref();
         Self {
-            program: installed.program,
+            program: Thing::Program(installed.program),
             version: installed.version.to_string(),
             path: installed.path.clone(),
             bytes: known.map(|record| record.bytes),
@@ -205,10 +233,24 @@ impl Row {
         }
     }
 
+    fn of_provider(package: &Package) -> Self {
+        let Record { sha256, bytes, from, trust, installed_at, .. } = package.record.clone();
+        Self {
+            program: Thing::Provider(package.provider.address.clone()),
+            version: package.provider.version.to_string(),
+            path: package.directory.clone(),
+            bytes: Some(bytes),
+            sha256: Some(sha256.to_string()),
+            from: Some(from),
+            installed_at: Some(installed_at),
+            trust: Some(trust),
+        }
+    }
+
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
-            self.program.name().to_owned(),
+            self.program.to_string(),
             self.version.clone(),
             or_dash(self.bytes.map(|bytes| format!("{} MB", bytes.div_ceil(1_000_000)))),
             match &self.trust {
@@ -234,7 +276,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     match options.verb {
         Verb::List(list) => {
             let store = Store::at(list.place.root()?);
-            let rows: Vec<Row> = store.list()?.iter().map(|one| Row::new(&store, one)).collect();
+            let mut rows: Vec<Row> = store.list()?.iter().map(|one| Row::new(&store, one)).collect();
+            rows.extend(providers(&store).list()?.iter().map(Row::of_provider));
             if rows.is_empty() && matches!(list.output, Output::Table | Output::Wide) {
                 println!("The store {} is empty.", store.root().display());
                 return Ok(());
@@ -244,6 +287,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         Verb::Install(options) => install(options).await,
         Verb::Prune(options) => prune(options).await,
     }
+}
+
+/// The providers that lie beside the programs.
+fn providers(store: &Store) -> ProviderStore {
+    ProviderStore::at(provider_service::directory(store.root()))
 }
 
 async fn install(options: Install) -> anyhow::Result<()> {
@@ -286,10 +334,16 @@ async fn prune(options: Prune) -> anyhow::Result<()> {
     let store = Store::at(root);
     let programs: Vec<Program> = options.programs.into_iter().map(Program::from).collect();
     let going = superfluous(store.list()?, options.keep, &programs);
-    let rows: Vec<Row> = going.iter().map(|one| Row::new(&store, one)).collect();
+    let shared = providers(&store);
+    let old = if programs.is_empty() { outdated(shared.list()?, options.keep) } else { Vec::new() };
+    let mut rows: Vec<Row> = going.iter().map(|one| Row::new(&store, one)).collect();
+    rows.extend(old.iter().map(Row::of_provider));
     if !options.dry_run {
         for installed in &going {
             store.remove(installed).await?;
+        }
+        for package in &old {
+            shared.remove(package).await?;
         }
     }
     match options.output {
@@ -319,8 +373,17 @@ fn superfluous(installed: Vec<Installed>, keep: usize, programs: &[Program]) -> 
     going
 }
 
+/// All but the newest versions of each provider, which come sorted. O(packages).
+fn outdated(packages: Vec<Package>, keep: usize) -> Vec<Package> {
+    packages
+        .chunk_by(|a, b| a.provider.address == b.provider.address)
+        .flat_map(|of_one| of_one.iter().take(of_one.len().saturating_sub(keep)).cloned())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use api::tool::Program::{Opentofu, Terraform};
 
@@ -340,5 +403,37 @@ mod tests {
         assert_eq!(names(superfluous(all.clone(), 2, &[])), "tofu-1.6.0");
         assert_eq!(names(superfluous(all.clone(), 0, &[Terraform])), "terraform-1.5.0 terraform-1.9.0");
         assert_eq!(names(superfluous(all, 9, &[])), "");
+    }
+
+    #[test]
+    fn the_newest_of_each_provider_stay() {
+        let package = |name: &str, minor: u64| Package {
+            provider: tofu::store::providers::Provider {
+                address: Address::parse(&format!("h/n/{name}")).unwrap(),
+                version: semver::Version::new(1, minor, 0),
+                platform: tofu::store::Platform::named("linux_amd64").unwrap(),
+            },
+            directory: PathBuf::new(),
+            record: Record {
+                sha256: api::text::Sha256::of(b""),
+                h1: String::new(),
+                bytes: 0,
+                from: String::new(),
+                trust: Trust::Checksum,
+                installed_at: Timestamp::UNIX_EPOCH,
+            },
+        };
+        let all = [package("a", 1), package("a", 2), package("a", 10), package("b", 1)];
+        let left = |keep| {
+            let going = outdated(all.to_vec(), keep);
+            going
+                .iter()
+                .map(|one| format!("{} {}", one.provider.address.kind(), one.provider.version))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        assert_eq!(left(1), "a 1.1.0, a 1.2.0");
+        assert_eq!(left(2), "a 1.1.0");
+        assert_eq!(left(0), "a 1.1.0, a 1.2.0, a 1.10.0, b 1.1.0");
     }
 }

@@ -12,7 +12,7 @@ use node::isolation::Isolation;
 use crate::arguments::Up;
 use crate::commands::tools::{default_keys, store_directory};
 use crate::controllers_role::{provider_mirror, tools_directory};
-use crate::tool_service;
+use crate::{provider_service, tool_service};
 
 #[derive(Debug)]
 pub(super) struct Places {
@@ -45,7 +45,9 @@ impl Places {
         reviewer: Arc<dyn Reviewer>,
     ) -> anyhow::Result<Router> {
         let (store, source) = tool_service::open(&self.store, &options.downloads, &default_keys(data))?;
-        Ok(tool_service::router(store, source, reviewer))
+        let registries = options.registries.options(&options.downloads);
+        let providers = provider_service::router(&self.store, registries, reviewer.clone())?;
+        Ok(tool_service::router(store, source, reviewer).merge(providers))
     }
 }
 

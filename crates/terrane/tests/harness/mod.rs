@@ -75,6 +75,17 @@ impl Terrane {
         self
     }
 
+    /// The same with a program of the test's own.
+    pub(crate) fn with_script(self, name: &str, text: &str) -> Self {
+        let programs = self.programs();
+        fs::create_dir_all(&programs).unwrap();
+        fs::write(programs.join(name), text).unwrap();
+        for path in [self.root.path(), &programs, &programs.join(name)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        self
+    }
+
     fn programs(&self) -> PathBuf {
         self.root.path().join("programs")
     }

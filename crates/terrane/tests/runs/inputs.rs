@@ -6,13 +6,30 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use api::{TerraformLayer, TerraformRepository, condition};
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::forge::HttpsForge;
 use testkit::process::Scratch;
 
-use crate::harness::{Terrane, git, is, layer_until, why};
+use crate::harness::{Terrane, git, is, layer_until, until, why};
+
+/// How much a tool prints that does not stop: more than any runner should ever hold.
+const FLOODED: usize = 100_000_000;
+/// In long lines, so that it is about the amount. At the end it reads how much memory its parent, the runner, has used at most.
+const FLOOD: &str = "#!/bin/sh
+case \"$1\" in
+  version) echo '{\"terraform_version\": \"66.6.6\"}' ;;
+  plan)
+    head -c 100000000 /dev/zero | tr '\\0' x | fold -w 50000
+    grep VmHWM /proc/$PPID/status
+    echo
+    echo 'Error: too much to say'
+    exit 1 ;;
+esac
+";
 
 struct Bad {
     layer: &'static str,
@@ -22,7 +39,7 @@ struct Bad {
     says: &'static str,
 }
 
-const BAD: [Bad; 10] = [
+const BAD: [Bad; 12] = [
     Bad { layer: "unparsable", repository: "code", branch: "main", path: "unparsable", says: "main.tf" },
     Bad {
         layer: "misplaced",
@@ -79,6 +96,20 @@ const BAD: [Bad; 10] = [
         branch: "main",
         path: "fine",
         says: "Secret absent, named in spec.repository.credentials, does not exist in namespace default; create it there",
+    },
+    Bad {
+        layer: "wrong-password",
+        repository: "wrong-password",
+        branch: "main",
+        path: "fine",
+        says: "refused the credentials; check that the Secret of this repository is present, not expired",
+    },
+    Bad {
+        layer: "wrong-key",
+        repository: "wrong-key",
+        branch: "main",
+        path: "fine",
+        says: "key ssh-privatekey of the Secret is no private key",
     },
     Bad {
         layer: "homeless",
@@ -150,7 +181,10 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     fs::write(place("bulky").join("zeros"), vec![0; 2 * 1024 * 1024]).unwrap();
     commit_files(&place("bulky"), &[("fine/main.tf", FINE)]);
 
-    let mut terrane = Terrane::new();
+    git(sources.path(), &["clone", "--quiet", "--bare", "code", "team.git"]);
+    let forge = HttpsForge::start(sources.path(), "git", "right").await.unwrap();
+
+    let mut terrane = Terrane::new().with_script("terraform-66.6.6", FLOOD);
     let client = terrane.start(&["--max-repository-size", "4", "--max-bundle-size", "1"]).await;
     let url = |name: &str| format!("file://{}", place(name).display());
     for name in ["code", "hollow", "vanished", "linked", "huge", "bulky"] {
@@ -159,6 +193,27 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     let mut locked_out = repository("locked-out", &url("code"));
     locked_out["spec"]["repository"]["credentials"] = json!({ "secretName": "absent" });
     declare(&client, locked_out).await;
+    let authority = forge.authority();
+    let wrong = [
+        ("wrong-password", forge.url("team.git"), json!({ "token": "wrong", "ca.crt": authority })),
+        (
+            "wrong-key",
+            "ssh://git@localhost/team.git".to_owned(),
+            json!({ "ssh-privatekey": "ssh-ed25519 AAAA it-is-public" }),
+        ),
+    ];
+    for (name, url, data) in wrong {
+        let secret = json!({ "metadata": { "name": name }, "stringData": data });
+        let secrets = Api::<Secret>::namespaced(client.clone(), "default");
+        secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+        let mut private = repository(name, &url);
+        private["spec"]["repository"]["credentials"] = json!({ "secretName": name });
+        declare(&client, private).await;
+    }
+    let mut flooding = layer("flooding", "code", "main", "fine");
+    flooding["spec"]["terraform"] = json!({ "enabled": true, "version": "66.6.6" });
+    flooding["spec"]["workspace"] = json!("flooded");
+    declare(&client, flooding).await;
     for bad in &BAD {
         declare(&client, layer(bad.layer, bad.repository, bad.branch, bad.path)).await;
     }
@@ -172,12 +227,30 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
         assert!(ready.message.contains(bad.says), "{}: {}", bad.layer, ready.message);
     }
 
+    flood_is_told(&terrane, &client).await;
+
     for wrong in ["-oProxyCommand=touch /tmp/x", "ext::sh -c id"] {
         let refused = create_raw(&client, repository("wrong", wrong)).await;
         assert!(refused.contains("spec.repository.url"), "{wrong}: {refused}");
     }
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+/// All of it is in the log, and the runner never held it: its own high-water mark is in the last line.
+async fn flood_is_told(terrane: &Terrane, client: &Client) {
+    let says = "too much to say";
+    layer_until(client, "flooding", says, |layer| why(layer).contains(says)).await;
+    let log = until("the whole log is there", || {
+        let log = terrane.command(&["logs", "flooding"]).stdout;
+        std::future::ready((log.len() > FLOODED).then_some(log))
+    })
+    .await;
+    let log = String::from_utf8_lossy(&log);
+    let mark =
+        log.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the runner's high-water mark");
+    let kilobytes: u64 = mark.trim().trim_end_matches("kB").trim().parse().unwrap();
+    assert!(kilobytes < 256 * 1024, "the runner used {kilobytes} kB");
 }
 
 /// What the API answers to an object that our own types would not even hold.

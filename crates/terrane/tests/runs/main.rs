@@ -6,6 +6,7 @@
 mod harness;
 mod inputs;
 mod killed;
+mod split;
 mod takeover;
 
 use std::fs;

@@ -36,16 +36,16 @@ impl Reviewer for Anyone {
 }
 
 /// An API, a datastore and a repository; no node, so a pod stays as it was made.
-struct Ground {
+pub(crate) struct Ground {
     server: Server,
-    client: Client,
+    pub(crate) client: Client,
     datastore: SocketAddr,
     serving: tokio::task::JoinSet<()>,
-    root: Scratch,
+    pub(crate) root: Scratch,
 }
 
 impl Ground {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let root = Scratch::new("terrane-takeover-").unwrap();
         let options = embedded::serve::Options {
             listen: Listen::new("127.0.0.1:0".parse().unwrap(), None, None).unwrap(),
@@ -92,7 +92,7 @@ impl Ground {
     }
 
     /// A kubeconfig of an account of its own, which may do everything.
-    async fn account(&self, name: &str) -> PathBuf {
+    pub(crate) async fn account(&self, name: &str) -> PathBuf {
         let post = PostParams::default();
         let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), "default");
         let account = json!({ "metadata": { "name": name } });
@@ -168,7 +168,7 @@ impl Ground {
         .await
     }
 
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         self.serving.shutdown().await;
         self.server.stop().await;
     }

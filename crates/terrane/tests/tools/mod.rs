@@ -66,11 +66,16 @@ async fn declare(client: &Client, source: &Path, layers: &Layers<'_>) {
     repositories.create(&post, &serde_json::from_value(repository).unwrap()).await.unwrap();
     let api = Api::<TerraformLayer>::namespaced(client.clone(), "default");
     for (name, _, version) in layers {
+        let terragrunt = match *name {
+            "wrapped" => json!({ "enabled": true, "version": "99.0.0" }),
+            _ => Value::Null,
+        };
+        let is_applied = ["fetched", "shared-1"].contains(name);
         let layer = json!({
             "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name },
             "spec": { "repository": { "name": "tools" }, "branch": "main", "path": name,
-                "terraform": { "enabled": true, "version": version },
-                "remediationStrategy": { "autoApply": *name == "fetched" } },
+                "terraform": { "enabled": true, "version": version }, "terragrunt": terragrunt,
+                "remediationStrategy": { "autoApply": is_applied } },
         });
         api.create(&post, &serde_json::from_value(layer).unwrap()).await.unwrap();
     }
@@ -88,6 +93,33 @@ fn is_planned(layer: &TerraformLayer) -> bool {
     why(layer).contains("1 to add")
 }
 
+/// A registry of providers with the real `local` in version 2.9.0 and one that was changed on the way in 3.0.0.
+async fn registry(vendor: &Vendor) -> Mirror {
+    let registry = Mirror::start_https().await.unwrap();
+    let mirror = testkit::tools::provider_mirror().unwrap();
+    let directory = mirror.join("registry.terraform.io/hashicorp/local/2.9.0").join(platform());
+    let program = fs::read(directory.join("terraform-provider-local_v2.9.0")).unwrap();
+    let archive = zip(&[("LICENSE.txt", b"text"), ("terraform-provider-local_v2.9.0", &program)]);
+    registry.publish_provider("local", "2.9.0", archive, vendor);
+    registry.publish_provider("local", "3.0.0", zip(&[("terraform-provider-local_v3.0.0", SCRIPT)]), vendor);
+    let place = format!("files/local/3.0.0/terraform-provider-local_3.0.0_{}.zip", platform());
+    registry.put(&place, zip(&[("terraform-provider-local_v3.0.0", b"evil")]));
+    registry
+}
+
+/// Code with a provider of that registry, and a lock file as one made on another kind of machine: it names the archive alone.
+fn lock(source: &Path, layer: &str, registry: &Mirror, version: &str, hash: Option<&str>) -> String {
+    let address = format!("{}/hashicorp/local", registry.host());
+    let sums = String::from_utf8(registry.content(&format!("files/local/{version}/SHA256SUMS"))).unwrap();
+    let hash = hash.unwrap_or(sums.split_once(' ').unwrap().0);
+    fs::create_dir_all(source.join(layer)).unwrap();
+    let text = format!(
+        "provider \"{address}\" {{\n  version = \"{version}\"\n  hashes = [\n    \"h1:of-another-platform=\",\n    \"zh:{hash}\",\n  ]\n}}\n"
+    );
+    fs::write(source.join(layer).join(".terraform.lock.hcl"), text).unwrap();
+    WITH_PROVIDER.replace("hashicorp/local", &address)
+}
+
 // Commands are waited for on one thread while the mirror answers them on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tools_and_providers_come_from_the_administrators_mirrors() {
@@ -95,42 +127,86 @@ async fn tools_and_providers_come_from_the_administrators_mirrors() {
     let real = fs::read(testkit::tools::tool("terraform").unwrap()).unwrap();
     mirror.publish_terraform("99.0.0", &real, &vendor);
     mirror.publish_terraform("98.0.0", SCRIPT, &Vendor::new().unwrap());
+    let terragrunt = fs::read(testkit::tools::tool("terragrunt").unwrap()).unwrap();
+    mirror.publish_terragrunt("99.0.0", terragrunt, &vendor);
     let (places, source) = (open_directory(), Scratch::new("terrane-source-").unwrap());
     let (keys, providers) = (places.path().join("keys"), places.path().join("providers"));
     fs::create_dir(&keys).unwrap();
-    fs::write(keys.join("terraform.gpg"), vendor.certificate()).unwrap();
+    for program in ["terraform", "terragrunt"] {
+        fs::write(keys.join(format!("{program}.gpg")), vendor.certificate()).unwrap();
+    }
     copy(&testkit::tools::provider_mirror().unwrap(), &providers);
 
     let mut terrane = Terrane::new();
     let (url, keys) = (mirror.url(), keys.to_str().unwrap());
     let downloads = ["--tools-mirror", &url, "--tools-keys", keys];
-    let mirrors = [&downloads[..], &["--provider-mirror", providers.to_str().unwrap()]].concat();
+    let registry = registry(&vendor).await;
+    let (authority, host) = (places.path().join("ca.pem"), registry.host());
+    fs::write(&authority, registry.authority()).unwrap();
+    let shared = ["--provider-registries", &host, "--downloads-ca", authority.to_str().unwrap()];
+    let mirrors = [&downloads[..], &["--provider-mirror", providers.to_str().unwrap()], &shared].concat();
     let client = terrane.start(&mirrors).await;
     let is_root = rustix::process::geteuid().is_root();
     let code = vandal(&if is_root { terrane.pods() } else { terrane.data() }.join("tools"));
+    fs::create_dir(source.path().join("wrapped")).unwrap();
+    fs::write(source.path().join("wrapped/terragrunt.hcl"), "").unwrap();
+    lock(source.path(), "changed", &registry, "3.0.0", None);
+    lock(source.path(), "locked", &registry, "2.9.0", Some(&"0".repeat(64)));
+    for name in ["shared-2", "shared-3"] {
+        lock(source.path(), name, &registry, "2.9.0", None);
+    }
+    let with_registry = lock(source.path(), "shared-1", &registry, "2.9.0", None);
     let layers = [
         ("fetched", code.as_str(), Some("99.0.0")),
         ("forged", WITHOUT, Some("98.0.0")),
+        ("wrapped", WITHOUT, None),
         // At the same time, and with nothing but the mirror to get the provider from.
         ("one", WITH_PROVIDER, None),
         ("two", WITH_PROVIDER, None),
+        // At the same time too: the registry is one that no tool here would believe.
+        ("shared-1", with_registry.as_str(), None),
+        ("shared-2", with_registry.as_str(), None),
+        ("shared-3", with_registry.as_str(), None),
+        ("changed", with_registry.as_str(), None),
+        ("locked", with_registry.as_str(), None),
     ];
     commit(source.path(), &layers);
     declare(&client, source.path(), &layers).await;
     layer_until(&client, "fetched", "applied, and the store is as it was", is("Ready")).await;
-    for name in ["one", "two"] {
+    for name in ["one", "two", "wrapped"] {
         layer_until(&client, name, "planned", is_planned).await;
     }
     let log = String::from_utf8(terrane.command(&["logs", "fetched"]).stdout).unwrap();
     assert!(log.contains("terraform 99.0.0, commit "), "{log}");
+    let log = String::from_utf8(terrane.command(&["logs", "wrapped"]).stdout).unwrap();
+    assert!(log.contains("run by terragrunt 99.0.0, commit "), "{log}");
     let words = "none of the trusted keys made it";
     layer_until(&client, "forged", "refused", |layer| why(layer).contains(words)).await;
+    shared_providers(&client, &registry).await;
     let plans = runs(&client, Action::Plan).await;
-    let of_forged = plans.iter().find(|run| run.spec.layer.name.as_str() == "forged").unwrap();
-    let attempt = of_forged.status.as_ref().unwrap().attempts.first().unwrap();
-    assert_eq!(attempt.reason.as_deref(), Some("ToolUntrusted"));
+    for name in ["forged", "changed", "locked"] {
+        let run = plans.iter().find(|run| run.spec.layer.name.as_str() == name).unwrap();
+        let attempt = run.status.as_ref().unwrap().attempts.first().unwrap();
+        assert_eq!(attempt.reason.as_deref(), Some("ToolUntrusted"), "{name}");
+    }
 
     verbs(&terrane, &mirror, &vendor, &downloads).await;
+}
+
+/// Runs at the same time, one of them up to its apply, fetched a provider once; what was wrong stopped its run with the reason.
+async fn shared_providers(client: &Client, registry: &Mirror) {
+    for name in ["shared-2", "shared-3"] {
+        layer_until(client, name, "planned", is_planned).await;
+    }
+    layer_until(client, "shared-1", "applied with the providers of its plan", is("Ready")).await;
+    let archive = format!("terraform-provider-local_2.9.0_{}.zip", platform());
+    assert_eq!(registry.requests(&archive), 1);
+    let changed = |layer: &TerraformLayer| why(layer).contains("is not what was published");
+    layer_until(client, "changed", "refused", changed).await;
+    let locked = |layer: &TerraformLayer| {
+        why(layer).contains("hashicorp/local 2.9.0 is not what the lock file allows")
+    };
+    layer_until(client, "locked", "refused", locked).await;
 }
 
 /// Pods that have no users of their own share one with the store; what keeps them from it is Landlock.
@@ -172,9 +248,17 @@ async fn verbs(terrane: &Terrane, mirror: &Mirror, vendor: &Vendor, downloads: &
     let listed = || -> Vec<String> {
         let output = terrane.command(&[&["tools", "list", "-o", "json"][..], &data].concat());
         let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-        rows.iter().map(|row| format!("{} {}", row["program"], row["version"]).replace('"', "")).collect()
+        let (providers, programs): (Vec<&Value>, Vec<&Value>) =
+            rows.iter().partition(|row| row["program"].as_str().unwrap().contains('/'));
+        let [provider] = providers[..] else { panic!("{providers:?}") };
+        assert_eq!(provider["version"], "2.9.0", "what runs share, and nothing of what they were refused");
+        programs.iter().map(|row| format!("{} {}", row["program"], row["version"]).replace('"', "")).collect()
     };
-    assert_eq!(listed(), ["terraform 99.0.0"], "what the run brought in, and nothing of what it was refused");
+    assert_eq!(
+        listed(),
+        ["terraform 99.0.0", "terragrunt 99.0.0"],
+        "what the run brought in, and nothing of what it was refused"
+    );
     let table = terrane.command(&[&["tools", "list"][..], &data].concat());
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("99.0.0") && table.contains("signed by "), "{table}");
@@ -194,16 +278,16 @@ async fn verbs(terrane: &Terrane, mirror: &Mirror, vendor: &Vendor, downloads: &
     .await;
     kill_process(Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap(), Signal::KILL).unwrap();
     until("it is dead", || std::future::ready(process.exited().unwrap())).await;
-    assert_eq!(listed(), ["terraform 99.0.0"]);
+    assert_eq!(listed(), ["terraform 99.0.0", "terragrunt 99.0.0"]);
     mirror.publish_terraform("97.0.0", SCRIPT, vendor);
     let output = terrane.command(&install);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(listed(), ["terraform 97.0.0", "terraform 99.0.0"]);
+    assert_eq!(listed(), ["terraform 97.0.0", "terraform 99.0.0", "terragrunt 99.0.0"]);
 
     let pruned = terrane.command(&[&["tools", "prune", "--dry-run"][..], &data].concat());
     assert_eq!(String::from_utf8(pruned.stdout).unwrap(), "terraform 97.0.0 would be removed\n");
     assert!(terrane.command(&[&["tools", "prune"][..], &data].concat()).status.success());
-    assert_eq!(listed(), ["terraform 99.0.0"]);
+    assert_eq!(listed(), ["terraform 99.0.0", "terragrunt 99.0.0"]);
     let missing = [&["tools", "install", "terraform", "96.0.0"][..], &data, downloads].concat();
     let missing = terrane.command(&missing);
     assert_eq!(missing.status.code(), Some(1));

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::{Layer, Service, ServiceExt};
 
-use super::{Actor, Event, Fault, Passing, Refusal, Seam, Site, is_write, target};
+use super::{Actor, Aside, Event, Fault, Link, Passing, Refusal, Seam, Site, is_write, target};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -30,7 +30,7 @@ impl<S> Layer<S> for FaultLayer {
     type Service = Faulty<S>;
 
     fn layer(&self, inner: S) -> Faulty<S> {
-        Faulty { actor: self.actor.clone(), seam: self.seam, inner }
+        Faulty { actor: self.actor.clone(), seam: self.seam, inner, held: false }
     }
 }
 
@@ -40,6 +40,7 @@ pub struct Faulty<S> {
     actor: Actor,
     seam: Seam,
     inner: S,
+    held: bool,
 }
 
 impl<S, B, R> Service<Request<B>> for Faulty<S>
@@ -78,7 +79,7 @@ where
 }
 
 impl<S> Faulty<S> {
-    async fn handle<B, R>(self, request: Request<B>) -> Result<Response<R>, BoxError>
+    async fn handle<B, R>(mut self, request: Request<B>) -> Result<Response<R>, BoxError>
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
         S::Error: Into<BoxError>,
@@ -90,6 +91,8 @@ impl<S> Faulty<S> {
         if is_watch(request.uri()) {
             return self.inner.oneshot(request).await.map_err(Into::into);
         }
+        self.held = self.actor.is_held();
+        self.actor.released().await;
         let under_way = self.actor.faults.under_way();
         let mut passing = taken(request).await?;
         let tamper = self.actor.faults.tamper_of(&self.actor.name);
@@ -132,6 +135,28 @@ impl<S> Faulty<S> {
         });
         let unsent = |status: Option<u16>| self.record(&site, &passing, status, Value::Null, fault);
         match fault {
+            Some(Fault::Cut) => drop(self.actor.link.send_replace(Link::Cut)),
+            Some(Fault::Hold) => {
+                self.actor.link.send_replace(Link::Held);
+                let _aside = Aside::new(&self.actor.faults);
+                self.actor.released().await;
+            }
+            Some(
+                Fault::Delay(_)
+                | Fault::Repeat
+                | Fault::Drop
+                | Fault::Refuse(_)
+                | Fault::CrashBefore
+                | Fault::CrashAfter
+                | Fault::LoseReply,
+            )
+            | None => {}
+        }
+        if self.actor.is_cut() {
+            unsent(None);
+            return Passed::Answer(Err("the connection broke before the request was sent".into()));
+        }
+        match fault {
             Some(Fault::Drop) => {
                 unsent(None);
                 return Passed::Answer(Err("the connection broke before the request was sent".into()));
@@ -148,7 +173,7 @@ impl<S> Faulty<S> {
             Some(Fault::Repeat) => {
                 let _ = self.forward(&site, &passing, tamper, fault).await;
             }
-            Some(Fault::LoseReply | Fault::CrashAfter) | None => {}
+            Some(Fault::LoseReply | Fault::CrashAfter | Fault::Cut | Fault::Hold) | None => {}
         }
         let answer = self.forward(&site, &passing, tamper, fault).await;
         match fault {
@@ -156,7 +181,15 @@ impl<S> Faulty<S> {
                 Passed::Answer(Err("the connection broke before the answer arrived".into()))
             }
             Some(Fault::CrashAfter) => Passed::Crashed,
-            Some(Fault::Delay(_) | Fault::Repeat | Fault::Drop | Fault::Refuse(_) | Fault::CrashBefore)
+            Some(
+                Fault::Delay(_)
+                | Fault::Repeat
+                | Fault::Drop
+                | Fault::Refuse(_)
+                | Fault::CrashBefore
+                | Fault::Cut
+                | Fault::Hold,
+            )
             | None => Passed::Answer(answer),
         }
     }
@@ -215,6 +248,7 @@ impl<S> Faulty<S> {
             status,
             answer,
             fault,
+            held: self.held || fault == Some(Fault::Hold),
         });
     }
 }

@@ -61,6 +61,18 @@ pub enum Fault {
     CrashBefore,
     /// It is executed, and the caller dies before it learns so.
     CrashAfter,
+    /// The caller is cut off: neither this nor anything later arrives until [`Actor::mend`].
+    Cut,
+    /// The caller stands still: this and whatever it sends later arrives only after [`Actor::mend`].
+    Hold,
+}
+
+/// What becomes of an actor's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Open,
+    Cut,
+    Held,
 }
 
 /// The classes of refusals that a client may meet.
@@ -129,6 +141,8 @@ pub struct Event {
     /// The answer's body, for writes.
     pub answer: Value,
     pub fault: Option<Fault>,
+    /// It was in the hands of a process that stood still, and arrived when that went on.
+    pub held: bool,
 }
 
 impl Event {
@@ -203,7 +217,12 @@ impl Faults {
 
     /// A new incarnation of an actor.
     pub fn actor(&self, name: &str) -> Actor {
-        Actor { name: name.into(), faults: self.clone(), dead: Arc::new(watch::Sender::new(false)) }
+        Actor {
+            name: name.into(),
+            faults: self.clone(),
+            dead: Arc::new(watch::Sender::new(false)),
+            link: Arc::new(watch::Sender::new(Link::Open)),
+        }
     }
 
     /// The faults that happened. One that was planned and is not here tested nothing.
@@ -214,6 +233,11 @@ impl Faults {
     /// Everything that passed, in the order of the answers.
     pub fn history(&self) -> Vec<Event> {
         self.book().history.clone()
+    }
+
+    /// Looks at everything that passed without copying it, while nothing else may pass.
+    pub fn read<T>(&self, look: impl FnOnce(&[Event]) -> T) -> T {
+        look(&self.book().history)
     }
 
     /// How many requests passed so far.
@@ -272,12 +296,29 @@ impl Drop for UnderWay {
     }
 }
 
+/// A request that waits in a process that stands still: nobody need wait for it.
+struct Aside(Faults);
+
+impl Aside {
+    fn new(faults: &Faults) -> Self {
+        faults.0.in_flight.send_modify(|count| *count = count.saturating_sub(1));
+        Self(faults.clone())
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.0.0.in_flight.send_modify(|count| *count += 1);
+    }
+}
+
 /// One incarnation of a process. Once it is dead its requests go nowhere and never return, as those of a killed process.
 #[derive(Clone, Debug)]
 pub struct Actor {
     name: Arc<str>,
     faults: Faults,
     dead: Arc<watch::Sender<bool>>,
+    link: Arc<watch::Sender<Link>>,
 }
 
 impl Actor {
@@ -293,6 +334,26 @@ impl Actor {
 
     pub fn is_dead(&self) -> bool {
         *self.dead.borrow()
+    }
+
+    /// What it sends arrives again, and what was held does now.
+    pub fn mend(&self) {
+        self.link.send_replace(Link::Open);
+    }
+
+    /// Nothing that it sends arrives, and it does not know why.
+    pub fn is_cut(&self) -> bool {
+        *self.link.borrow() == Link::Cut
+    }
+
+    /// It stands still, and does not know that.
+    pub fn is_held(&self) -> bool {
+        *self.link.borrow() == Link::Held
+    }
+
+    /// Waits while it is held. Nothing is under way meanwhile, as far as others wait for that.
+    async fn released(&self) {
+        let _ = self.link.subscribe().wait_for(|link| *link != Link::Held).await;
     }
 
     /// Waits for its death.

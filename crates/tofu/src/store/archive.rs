@@ -1,8 +1,15 @@
-//! One program out of a zip file, strictly: the whole list of contents is checked before a byte is written, and only the one regular
-//! file with the expected name is. It is read only after its checksum was found right; these limits are the second line.
+//! What a zip file holds, strictly: the whole list of contents is checked before a byte is written; then either the one regular file
+//! with the expected name is, or all of them below one directory. It is read only after its checksum was found right; these limits are
+//! the second line.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use sha2::Digest;
+
+use super::Hashed;
 
 /// Releases hold the program, a licence and a few notes.
 const ENTRIES: u16 = 64;
@@ -11,6 +18,8 @@ const DIRECTORY_LIMIT: u32 = 64 * 1024;
 pub(super) const PROGRAM_LIMIT: u64 = 1024 * 1024 * 1024;
 /// Programs shrink to a third or a quarter; what shrinks a hundredfold is no program.
 const RATIO_LIMIT: u64 = 50;
+/// Small files may shrink as they like.
+const RATIO_FROM: u64 = 1024 * 1024;
 
 const END: [u8; 4] = [0x50, 0x4b, 5, 6];
 const END_SIZE: u64 = 22;
@@ -39,6 +48,7 @@ struct Entry {
     packed: u64,
     size: u64,
     at: u64,
+    is_executable: bool,
 }
 
 /// Writes the file `name` of the archive to `out`; returns its size.
@@ -49,11 +59,69 @@ pub(super) fn unpack(archive: &mut File, name: &str, out: &mut impl Write) -> Re
     if found.next().is_some() {
         return Err(Error::Refused { name: name.to_owned(), why: "it is there twice" });
     }
+    write(archive, &entry, end_of_data, out)
+}
+
+/// A file that was unpacked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unpacked {
+    pub(super) name: String,
+    /// In lower case hexadecimal digits.
+    pub(super) sha256: String,
+    pub(super) size: u64,
+}
+
+/// Writes all files of the archive below `directory`, which is empty. Others can read them, and execute those that the archive
+/// marks so. O(entries), which are limited.
+pub(super) fn unpack_all(archive: &mut File, directory: &Path) -> Result<Vec<Unpacked>, Error> {
+    let (entries, end_of_data) = list(archive)?;
+    let whole: u64 = entries.iter().map(|entry| entry.size).sum();
+    if whole > PROGRAM_LIMIT {
+        return Err(Error::Malformed("it unpacks to more than a program"));
+    }
+    let mut unpacked = Vec::new();
+    for entry in entries {
+        let place = directory.join(&entry.name);
+        if entry.name.ends_with('/') {
+            open_directories(directory, &place)?;
+            continue;
+        }
+        open_directories(directory, place.parent().unwrap_or(directory))?;
+        let file = match File::create_new(&place) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                return Err(Error::Refused { name: entry.name, why: "it is there twice" });
+            }
+            other => other?,
+        };
+        let mut out = Hashed { file, hasher: sha2::Sha256::new() };
+        let size = write(archive, &entry, end_of_data, &mut out)?;
+        // The tools execute no other file of a package.
+        let is_program = entry.is_executable || entry.name.starts_with("terraform-provider-");
+        let mode = if is_program { 0o755 } else { 0o644 };
+        out.file.set_permissions(Permissions::from_mode(mode))?;
+        out.file.sync_all()?;
+        unpacked.push(Unpacked { name: entry.name, sha256: hex::encode(out.hasher.finalize()), size });
+    }
+    Ok(unpacked)
+}
+
+/// Makes what is missing from `top` down to `directory`, readable by everybody.
+fn open_directories(top: &Path, directory: &Path) -> std::io::Result<()> {
+    if directory == top || directory.is_dir() {
+        return Ok(());
+    }
+    open_directories(top, directory.parent().unwrap_or(top))?;
+    std::fs::create_dir(directory)?;
+    std::fs::set_permissions(directory, Permissions::from_mode(0o755))
+}
+
+fn write(archive: &mut File, entry: &Entry, end_of_data: u64, out: &mut impl Write) -> Result<u64, Error> {
+    let name = entry.name.as_str();
     let refused = |why| Error::Refused { name: name.to_owned(), why };
     if entry.size > PROGRAM_LIMIT {
         return Err(refused("it is larger than a program"));
     }
-    if entry.size / RATIO_LIMIT > entry.packed {
+    if entry.size > RATIO_FROM && entry.size / RATIO_LIMIT > entry.packed {
         return Err(refused("it unpacks to far more than a program would"));
     }
     archive.seek(SeekFrom::Start(entry.at))?;
@@ -201,7 +269,17 @@ impl<'a> Fields<'a> {
         if [packed, size, at].contains(&u32::MAX) {
             return Err(refused("it is larger than a program"));
         }
-        Ok(Entry { method, crc, packed: packed.into(), size: size.into(), at: at.into(), name })
+        // Archives of other systems do not say.
+        let is_executable = made_by != UNIX || (attributes >> 16) & 0o111 != 0;
+        Ok(Entry {
+            method,
+            crc,
+            packed: packed.into(),
+            size: size.into(),
+            at: at.into(),
+            is_executable,
+            name,
+        })
     }
 }
 

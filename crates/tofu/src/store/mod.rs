@@ -10,6 +10,8 @@
 //! Whoever may write here decides what others execute, so that is never a runner's pod: docs/adr/0005.
 
 mod archive;
+mod http;
+pub mod providers;
 mod release;
 mod source;
 
@@ -27,8 +29,9 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
 pub use archive::Error as ArchiveError;
+pub use http::Progress;
 pub use release::Platform;
-pub use source::{Progress, Source, SourceOptions};
+pub use source::{Source, SourceOptions};
 
 use crate::signature;
 use crate::versions::Constraint;
@@ -78,6 +81,22 @@ pub enum Error {
     Client(String),
     #[error("the store {} holds {MOST} programs already; remove some with `terrane tools prune`", .0.display())]
     Full(PathBuf),
+    #[error("the authority {} cannot be used: {detail}", path.display())]
+    Authority { path: PathBuf, detail: String },
+    #[error("{host} is no registry that providers are shared from; name it with --provider-registries")]
+    Registry { host: String },
+    #[error("{host} did not answer a moment ago, and is left alone for a while: {detail}")]
+    Resting { host: String, detail: String },
+    #[error("{url} does not speak the protocol of provider registries: {detail}")]
+    Protocol { url: String, detail: String },
+    #[error("{provider} cannot be vouched for: {detail}")]
+    Unvouched { provider: String, detail: String },
+    #[error(
+        "{provider} is not what the lock file allows: its {platform} package has the hashes {found}, and .terraform.lock.hcl names others; find out who changed it, or run `terraform providers lock -platform={platform}` and commit the file"
+    )]
+    NotLocked { provider: String, platform: Platform, found: String },
+    #[error("the store {} holds as many providers as it may; remove some with `terrane tools prune`", .0.display())]
+    ProvidersFull(PathBuf),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
 }
@@ -91,6 +110,7 @@ impl Error {
             | Self::Checksum { .. }
             | Self::NotListed { .. }
             | Self::Archive { .. }
+            | Self::NotLocked { .. }
             | Self::Key { .. } => true,
             Self::NotThere { .. }
             | Self::Answer { .. }
@@ -103,6 +123,12 @@ impl Error {
             | Self::Platform
             | Self::Client(_)
             | Self::Full(_)
+            | Self::Authority { .. }
+            | Self::Registry { .. }
+            | Self::Resting { .. }
+            | Self::Protocol { .. }
+            | Self::Unvouched { .. }
+            | Self::ProvidersFull(_)
             | Self::Io { .. } => false,
         }
     }
@@ -153,9 +179,7 @@ impl Store {
     /// A store of our own, made where it is missing: readable by everybody, writable by this user.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
-        let io = |source| Error::Io { path: root.clone(), source };
-        DirBuilder::new().recursive(true).mode(0o755).create(&root).map_err(io)?;
-        std::fs::set_permissions(&root, Permissions::from_mode(0o755)).map_err(io)?;
+        open_directory(&root)?;
         Ok(Self { root })
     }
 
@@ -226,7 +250,7 @@ impl Store {
     ) -> Result<Installed, Error> {
         let name = name(program, version);
         let installed = Installed { program, version: version.clone(), path: self.root.join(&name) };
-        let _turn = self.take_turn(&name).await?;
+        let _turn = take_turn(self.root.join(format!(".{name}.lock"))).await?;
         if installed.path.is_file() {
             return Ok(installed);
         }
@@ -273,7 +297,7 @@ impl Store {
     /// Takes a program away. Whatever executes it goes on.
     pub async fn remove(&self, installed: &Installed) -> Result<(), Error> {
         let name = installed.name();
-        let _turn = self.take_turn(&name).await?;
+        let _turn = take_turn(self.root.join(format!(".{name}.lock"))).await?;
         for path in [self.root.join(&name), self.record_path(&name)] {
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -288,25 +312,19 @@ impl Store {
     fn record_path(&self, name: &str) -> PathBuf {
         self.root.join(format!("{name}.json"))
     }
+}
 
-    /// The kernel gives a lock back at any death. It is tried again and again rather than waited for: a waiting thread could not be
-    /// given up.
-    async fn take_turn(&self, name: &str) -> Result<File, Error> {
-        let path = self.root.join(format!(".{name}.lock"));
-        let io = |source| Error::Io { path: path.clone(), source };
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(io)?;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_AGAIN).await,
-                Err(TryLockError::Error(error)) => return Err(io(error)),
-            }
+/// The kernel gives a lock back at any death. It is tried again and again rather than waited for: a waiting thread could not be
+/// given up.
+async fn take_turn(path: PathBuf) -> Result<File, Error> {
+    let io = |source| Error::Io { path: path.clone(), source };
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(io)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_AGAIN).await,
+            Err(TryLockError::Error(error)) => return Err(io(error)),
         }
     }
 }
@@ -319,6 +337,13 @@ fn read_name(name: &str) -> Option<(Program, Version)> {
         let version = Version::parse(version).ok().filter(|_| !name.ends_with(".json"))?;
         Some((program, version))
     })
+}
+
+/// A directory that everybody can read, whatever this process gives away by default.
+fn open_directory(path: &Path) -> Result<(), Error> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(io)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(io)
 }
 
 /// A directory that goes with whoever holds it. What a killed installation left is removed first: its lock is free.

@@ -20,6 +20,17 @@ impl Platform {
     }
 }
 
+impl Platform {
+    /// The machine that a name such as `linux_amd64` means.
+    pub fn named(name: &str) -> Option<Self> {
+        ["amd64", "arm64"].into_iter().map(|arch| Self { arch }).find(|platform| platform.to_string() == name)
+    }
+
+    pub(super) const fn arch(self) -> &'static str {
+        self.arch
+    }
+}
+
 impl std::fmt::Display for Platform {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "linux_{}", self.arch)

@@ -3,16 +3,13 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use api::text::Sha256;
 use api::tool::{Program, Trust};
-use futures::TryStreamExt;
 use semver::Version;
-use sha2::Digest;
-use tokio::io::AsyncWriteExt;
 
 use super::Error;
+use super::http::{Http, Progress, Schemes};
 use super::release::{self, Packing, Platform, Release, shown};
 use crate::signature::{self, Certificate};
 use crate::versions::Constraint;
@@ -20,13 +17,12 @@ use crate::versions::Constraint;
 const SUMS_LIMIT: u64 = 1024 * 1024;
 const SIGNATURE_LIMIT: u64 = 64 * 1024;
 const INDEX_LIMIT: u64 = 64 * 1024 * 1024;
-const ARCHIVE_LIMIT: u64 = 512 * 1024 * 1024;
 
 /// Where programs come from and what is believed about them. Keys and checksums are read at each use, so that putting a file there
 /// is enough.
 #[derive(Debug, Clone)]
 pub struct Source {
-    http: reqwest::Client,
+    http: Http,
     mirror: Option<String>,
     keys: Option<PathBuf>,
     checksums: Option<PathBuf>,
@@ -42,6 +38,8 @@ pub struct SourceOptions {
     pub keys: Option<PathBuf>,
     /// A file in the format of `sha256sum` with checksums that need no signature.
     pub checksums: Option<PathBuf>,
+    /// A PEM file with authorities that servers are believed by, beside those of the system.
+    pub authority: Option<PathBuf>,
 }
 
 /// A release whose right bytes are known.
@@ -61,20 +59,11 @@ impl Vetted {
     }
 }
 
-/// Told how many bytes have arrived, and of how many if the server said so.
-pub type Progress<'a> = &'a mut (dyn FnMut(u64, Option<u64>) + Send);
-
 impl Source {
     pub fn new(options: SourceOptions) -> Result<Self, Error> {
         let mirror = options.mirror.as_deref().map(mirror_base).transpose()?;
         let platform = Platform::of_this_machine().ok_or(Error::Platform)?;
-        let http = reqwest::Client::builder()
-            .connect_timeout(Duration::from_secs(20))
-            .read_timeout(Duration::from_secs(60))
-            .redirect(reqwest::redirect::Policy::limited(5))
-            .user_agent(concat!("terrane/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| Error::Client(chain(&error)))?;
+        let http = Http::new(Schemes::ClearToo, options.authority.as_deref())?;
         Ok(Self { http, mirror, keys: options.keys, checksums: options.checksums, platform })
     }
 
@@ -100,7 +89,7 @@ impl Source {
     }
 
     async fn fetch_index(&self, url: &str) -> Result<Vec<Version>, Error> {
-        let content = self.fetch_small(url, INDEX_LIMIT).await?;
+        let content = self.http.fetch_small(url, INDEX_LIMIT).await?;
         release::versions(&content).ok_or_else(|| Error::Index { url: shown(url) })
     }
 
@@ -131,8 +120,8 @@ impl Source {
             };
             return Err(Error::Untrusted { program, version: version.clone(), place, pinned_name });
         }
-        let sums = self.fetch_small(&release.sums_url, SUMS_LIMIT).await?;
-        let signature = self.fetch_small(&release.signature_url, SIGNATURE_LIMIT).await?;
+        let sums = self.http.fetch_small(&release.sums_url, SUMS_LIMIT).await?;
+        let signature = self.http.fetch_small(&release.signature_url, SIGNATURE_LIMIT).await?;
         let fingerprint = signature::verify(&sums, &signature, &trusted)
             .map_err(|source| Error::Signature { url: shown(&release.signature_url), source })?;
         let text = String::from_utf8_lossy(&sums);
@@ -164,57 +153,8 @@ impl Source {
         to: &Path,
         progress: Progress<'_>,
     ) -> Result<(), Error> {
-        let url = &vetted.release.url;
-        let io = |source| Error::Io { path: to.to_owned(), source };
-        let response = self.get(url).await?;
-        let announced = response.content_length();
-        let mut file = tokio::fs::File::create_new(to).await.map_err(io)?;
-        let mut stream = response.bytes_stream();
-        let mut hasher = sha2::Sha256::new();
-        let mut size = 0u64;
-        while let Some(piece) = stream.try_next().await.map_err(|error| broken(url, error))? {
-            size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
-            if size > ARCHIVE_LIMIT {
-                return Err(Error::TooLarge { url: shown(url), limit: ARCHIVE_LIMIT });
-            }
-            hasher.update(&piece);
-            file.write_all(&piece).await.map_err(io)?;
-            progress(size, announced);
-        }
-        file.flush().await.map_err(io)?;
-        let found = hex::encode(hasher.finalize());
-        if found != vetted.sha256.as_str() {
-            let expected = vetted.sha256.clone();
-            return Err(Error::Checksum { url: shown(url), expected, found });
-        }
-        Ok(())
+        self.http.fetch_file(&vetted.release.url, &vetted.sha256, to, progress).await
     }
-
-    async fn fetch_small(&self, url: &str, limit: u64) -> Result<Vec<u8>, Error> {
-        let mut stream = self.get(url).await?.bytes_stream();
-        let mut content = Vec::new();
-        while let Some(piece) = stream.try_next().await.map_err(|error| broken(url, error))? {
-            content.extend_from_slice(&piece);
-            if u64::try_from(content.len()).unwrap_or(u64::MAX) > limit {
-                return Err(Error::TooLarge { url: shown(url), limit });
-            }
-        }
-        Ok(content)
-    }
-
-    async fn get(&self, url: &str) -> Result<reqwest::Response, Error> {
-        let response = self.http.get(url).send().await.map_err(|error| broken(url, error))?;
-        match response.status() {
-            status if status.is_success() => Ok(response),
-            reqwest::StatusCode::NOT_FOUND => Err(Error::NotThere { url: shown(url) }),
-            status => Err(Error::Answer { url: shown(url), status: status.as_u16() }),
-        }
-    }
-}
-
-fn broken(url: &str, error: reqwest::Error) -> Error {
-    // The library repeats the URL, password and all.
-    Error::Broken { url: shown(url), detail: chain(&error.without_url()) }
 }
 
 fn mirror_base(text: &str) -> Result<String, Error> {
@@ -225,17 +165,6 @@ fn mirror_base(text: &str) -> Result<String, Error> {
         && url.query().is_none()
         && url.fragment().is_none();
     if fits { Ok(text.trim_end_matches('/').to_owned()) } else { Err(bad()) }
-}
-
-/// An error with its causes, which the library leaves to whoever prints it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! The store of programs against a mirror on loopback: what is installed, what is refused, and that nothing half is left.
+//! The stores of programs and of providers against a mirror on loopback: what is installed, what is refused, and that nothing half is left.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod providers;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -41,6 +43,7 @@ impl World {
             mirror: Some(self.mirror.url()),
             keys: Some(self.path("keys")),
             checksums: self.path("sums").is_file().then(|| self.path("sums")),
+            authority: None,
         })
         .unwrap()
     }
