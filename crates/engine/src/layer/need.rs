@@ -133,8 +133,8 @@ pub(super) fn words_of(summary: PlanSummary) -> String {
 /// What fits into a sentence of an error that may be pages long: its first line, and of a long one the beginning and the end, where the
 /// cause stands. The whole of it is told by the run or the repository that it comes from.
 pub(super) fn brief(error: &str) -> String {
-    const START: usize = 100;
-    const END: usize = 80;
+    const START: usize = 120;
+    const END: usize = 120;
     let line = error.trim().lines().next().unwrap_or_default().trim_end();
     let length = line.chars().count();
     if length <= START + END {
