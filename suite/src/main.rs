@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// The programs that take longest, in this order. They start first, or the last of them would run alone.
-const LONGEST: [&str; 7] = ["crash", "doc", "machine", "real", "kubectl", "doors", "runs"];
+const LONGEST: [&str; 6] = ["crash", "machine", "real", "kubectl", "doors", "runs"];
 
 const USAGE: &str = "\
 Usage: cargo suite [PROGRAM...]
@@ -25,7 +25,7 @@ Usage: cargo suite [PROGRAM...]
 Builds every test program of the workspace and runs them, one for each core at a time.
 With names, such as `crash` or `doors`, it runs only those. `cargo test` works as well, one program after another.";
 
-/// One test program, or the examples in the documentation of all crates.
+/// One test program.
 #[derive(Debug)]
 struct Program {
     /// Crate and target, as a person would look for it.
@@ -53,9 +53,9 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let start = Instant::now();
+    refuse_examples()?;
     let mut programs = build()?;
     println!("built {} test programs in {}", programs.len(), seconds(start.elapsed()));
-    programs.extend(documentation()?);
     if !wanted.is_empty() {
         programs.retain(|program| wanted.contains(&program.target));
         ensure!(!programs.is_empty(), "no test program is called {}", wanted.join(" or "));
@@ -119,25 +119,17 @@ fn program(message: &Value) -> Option<Program> {
     })
 }
 
-/// The examples in the documentation of those crates that have any: cargo would spend minutes on looking through all others.
-fn documentation() -> Result<Option<Program>> {
-    let root = std::env::current_dir().context("finding the current directory")?;
-    let mut arguments: Vec<String> = ["test", "--locked", "--doc"].map(str::to_owned).into();
-    for entry in fs::read_dir(root.join("crates")).context("reading the directory of crates")? {
-        let package = entry.context("reading a directory")?;
-        let source = package.path().join("src");
-        if source.join("lib.rs").exists() && has_example(&source)? {
-            arguments.extend(["--package".to_owned(), package.file_name().to_string_lossy().into_owned()]);
-        }
+/// Examples in the documentation would not be run: cargo takes minutes to look for them in all crates, and an internal crate has tests.
+fn refuse_examples() -> Result<()> {
+    for entry in fs::read_dir("crates").context("reading the directory of crates")? {
+        let source = entry.context("reading a directory")?.path().join("src");
+        ensure!(
+            !has_example(&source)?,
+            "{} has an example in its documentation, which nothing runs: make it a test",
+            source.display()
+        );
     }
-    let any = arguments.iter().any(|word| word == "--package");
-    Ok(any.then(|| Program {
-        name: "examples in the documentation".into(),
-        target: "doc".into(),
-        executable: env!("CARGO").into(),
-        arguments,
-        directory: root,
-    }))
+    Ok(())
 }
 
 /// Whether a file below the directory has a block of code that rustdoc would run. O(source text).

@@ -426,12 +426,12 @@ fn a_page_of_errors_becomes_a_sentence() {
     world.step();
     let why = world.status().why.clone().unwrap();
     assert!(
-        why.contains("Error: no no") && why.ends_with("because of that") && why.chars().count() < 280,
+        why.contains("Error: no no") && why.ends_with("because of that") && why.chars().count() < 340,
         "{why}"
     );
 
     world.source = Read::Present(Err(page));
     world.step();
     let why = world.status().why.clone().unwrap();
-    assert!(!why.contains('\n') && why.chars().count() < 280, "{why}");
+    assert!(!why.contains('\n') && why.chars().count() < 340, "{why}");
 }

@@ -44,11 +44,7 @@ pub struct Outcome {
 
 impl Outcome {
     fn sites(&self) -> Vec<&Site> {
-        let site = self.steps.iter().filter_map(|step| match step {
-            Step::Request(site) => Some(site),
-            Step::Ended(_) | Step::Acted(_) => None,
-        });
-        site.collect()
+        enumeration::sites(&self.steps).map(|(site, _)| site).collect()
     }
 }
 
@@ -241,13 +237,14 @@ fn planned() -> (Vec<Trial>, Vec<Share>) {
             continue;
         }
         let left = worlds[..at].iter().map(|other| shared(worlds[at], *other)).max().unwrap_or(0);
-        let (workload, sites, from) = (plain[at].workload, outcome.sites(), trials.len());
-        for site in sites.iter().skip(left) {
-            for fault in faults_at(&workload, site, &mut turns) {
-                trials.push(Trial { workload, fault: Some(((*site).clone(), fault)), plant: None });
+        let (workload, from) = (plain[at].workload, trials.len());
+        for (site, before) in enumeration::sites(&outcome.steps).skip(left) {
+            for fault in faults_at(&workload, site, before, &mut turns) {
+                trials.push(Trial { workload, fault: Some((site.clone(), fault)), plant: None });
             }
         }
-        shares.push(Share { name: workload.name, requests: sites.len(), left, plans: from..trials.len() });
+        let requests = outcome.sites().len();
+        shares.push(Share { name: workload.name, requests, left, plans: from..trials.len() });
     }
     (trials, shares)
 }

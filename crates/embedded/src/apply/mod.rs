@@ -86,26 +86,6 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// Applies a configuration: what it says is merged into the live object (or makes a new one), what the same manager applied
 /// before and now leaves out is removed if nobody else owns it, and the manager owns what it said. The result is as yet
 /// without defaults; once it has them, [`settle_times`] tells whether anything changed.
-///
-/// ```
-/// use embedded::apply::{FieldSet, OnConflict, Schema, Writer, apply};
-/// use serde_json::json;
-///
-/// let reset = FieldSet::new();
-/// let writer = Writer {
-///     schema: Schema::deduced(),
-///     api_version: "example.dev/v1",
-///     kind: "Thing",
-///     manager: "alice",
-///     subresource: "",
-///     reset: &reset,
-///     now: "2026-01-01T00:00:00Z".parse()?,
-/// };
-/// let config = json!({"apiVersion": "example.dev/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": {"size": 1}});
-/// let object = apply(None, &config, &writer, OnConflict::Refuse)?;
-/// assert_eq!(object["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:spec": {".": {}, "f:size": {}}}));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub fn apply(
     live: Option<&Value>,
     config: &Value,
