@@ -31,6 +31,7 @@ pub struct Product {
     target: Target,
     data: PathBuf,
     tool_config: PathBuf,
+    _mirror: tempfile::TempDir,
     // Dropped last: what runs uses it.
     _scratch: Scratch,
 }
@@ -41,16 +42,16 @@ impl Product {
         let data = scratch.path().join("data");
         // Found from anywhere, as the child of a shell in another directory too.
         let program = program.canonicalize().with_context(|| format!("finding {}", program.display()))?;
-        let mirror = testkit::tools::provider_mirror()?;
+        let mirror = readable_copy(&testkit::tools::provider_mirror()?)?;
         let tool_config = scratch.path().join("tool.tfrc");
         let installation = format!(
             "provider_installation {{\n  filesystem_mirror {{\n    path = \"{}\"\n  }}\n}}\n",
-            mirror.display()
+            mirror.path().display()
         );
         fs::write(&tool_config, installation).context("writing the tool's configuration")?;
         let arguments = [
             "up".to_owned(),
-            format!("--provider-mirror={}", mirror.display()),
+            format!("--provider-mirror={}", mirror.path().display()),
             format!("--data-dir={}", data.display()),
             "--listen=127.0.0.1:0".to_owned(),
             "--api-listen=127.0.0.1:0".to_owned(),
@@ -65,7 +66,14 @@ impl Product {
         }
         let config = Kubeconfig::read_from(&kubeconfig)?;
         let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
-        Ok(Self { process, target: Target::new(&config)?, data, tool_config, _scratch: scratch })
+        Ok(Self {
+            process,
+            target: Target::new(&config)?,
+            data,
+            tool_config,
+            _mirror: mirror,
+            _scratch: scratch,
+        })
     }
 
     pub fn target(&self) -> &Target {
@@ -114,6 +122,20 @@ impl Product {
             ensure!(Instant::now() < limit, "terrane up did not come to rest within {} s", LIMIT.as_secs());
         }
     }
+}
+
+/// Pods may have users of their own, who cannot enter a home directory.
+fn readable_copy(mirror: &Path) -> Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt;
+    let copy = tempfile::Builder::new()
+        .prefix("terrane-mirror-")
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir()
+        .context("making a directory for the mirror")?;
+    let status = Command::new("cp").arg("-rL").arg(mirror.join(".")).arg(copy.path()).status();
+    let status = status.context("copying the mirror of providers")?;
+    ensure!(status.success(), "copying the mirror of providers ended with {status}");
+    Ok(copy)
 }
 
 impl Drop for Product {
