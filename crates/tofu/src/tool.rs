@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::choice::Wanted;
 use crate::diagnostics::Collector;
+use crate::installed::Catalogue;
 use crate::process::{self, Ended, Lines, Stream, Surroundings, Wish};
 use crate::terragrunt::Terragrunt;
 use crate::versions::{Constraint, parse_version};
@@ -119,6 +120,7 @@ impl Tool {
     pub async fn find(
         wanted: &Wanted,
         directories: &[PathBuf],
+        known: &Catalogue,
         surroundings: &Surroundings,
     ) -> Result<Self, Error> {
         let kinds = match wanted.tool {
@@ -129,7 +131,7 @@ impl Tool {
         for kind in kinds {
             let mut best: Option<Self> = None;
             for path in candidates(kind.program(), directories) {
-                let Some(version) = version_of(&path, surroundings).await else { continue };
+                let Some(version) = known_version(&path, known, surroundings).await else { continue };
                 let tool = Self { kind, path, version, wrapper: None };
                 found.push(tool.to_string());
                 if wanted.constraint.is_satisfied_by(&tool.version)
@@ -371,6 +373,18 @@ pub(crate) fn candidates(program: &str, directories: &[PathBuf]) -> Vec<PathBuf>
         found.extend(versioned);
     }
     found
+}
+
+/// The version of a program, as it is known or as the program says.
+pub(crate) async fn known_version(
+    path: &Path,
+    known: &Catalogue,
+    surroundings: &Surroundings,
+) -> Option<Version> {
+    match known.version(path) {
+        Some(version) => Some(version),
+        None => version_of(path, surroundings).await,
+    }
 }
 
 /// Asks a program for its version; a program that does not answer is none of ours.
