@@ -358,9 +358,10 @@ impl Work<'_> {
         // Terragrunt can be told to take a failure for a success, or to skip the tool.
         let is_done = report.succeeded() && (ready.tool.wrapper.is_none() || !last.is_empty());
         if is_done {
-            let (message, logged) = match last.is_empty() {
-                true => ("Apply complete.".to_owned(), Logged::NotYet),
-                false => (last, Logged::Yes),
+            let (message, logged) = if last.is_empty() {
+                ("Apply complete.".to_owned(), Logged::NotYet)
+            } else {
+                (last, Logged::Yes)
             };
             return Ok(Ending { reason: Reason::Succeeded, message, exit_code: 0, plan: None, logged });
         }

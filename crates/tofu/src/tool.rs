@@ -1,5 +1,6 @@
 //! An installed tool and its commands. Each command is one process; what it prints goes to the caller line by line.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -350,10 +351,15 @@ impl Tool {
     }
 }
 
-/// Files that could be the tool, plain name first.
+/// Files that could be the tool, plain name first. O(files of the directories).
 pub(crate) fn candidates(program: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
     for directory in directories {
+        // On many machines /bin is /usr/bin: its programs would be asked twice.
+        if directory.canonicalize().is_ok_and(|real| !seen.insert(real)) {
+            continue;
+        }
         let plain = directory.join(program);
         if plain.is_file() {
             found.push(plain);
@@ -414,5 +420,24 @@ pub(crate) async fn version_of(path: &Path, surroundings: &Surroundings) -> Opti
             .next()?
             .split_ascii_whitespace()
             .find_map(|word| word.strip_prefix('v').and_then(parse_version)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_directory_with_two_names_is_searched_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (real, link) = (root.path().join("usr"), root.path().join("bin"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        for name in ["terraform", "terraform-1.5.7", "terraform-docs"] {
+            std::fs::write(real.join(name), "").unwrap();
+        }
+        let found = candidates("terraform", &[link.clone(), root.path().join("none"), real]);
+        assert_eq!(found, [link.join("terraform"), link.join("terraform-1.5.7")]);
     }
 }
