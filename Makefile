@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build up test lint gen bench image cluster cluster-down test-cluster
 
-SCRIPTS := tools/setup .ci/run $(addprefix tools/cluster/,check cluster credentials node storage)
+SCRIPTS := tools/setup tools/chart-check .ci/run $(addprefix tools/cluster/,check cluster credentials node storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 
@@ -26,7 +26,7 @@ test: ## Run every test, those on a real Kubernetes API included
 	@tools/setup test
 	TERRANE_TOOLS="$(TOOLS)" cargo suite
 
-lint: ## Check formatting, lints, dependencies, generated files and scripts
+lint: ## Check formatting, lints, dependencies, generated files, scripts and the Helm chart
 	@tools/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -38,6 +38,7 @@ lint: ## Check formatting, lints, dependencies, generated files and scripts
 	fi
 	cargo xtask gen --check
 	"$(TOOLS)/shellcheck" --external-sources $(SCRIPTS)
+	tools/chart-check
 
 gen: ## Write the generated files
 	cargo xtask gen
