@@ -485,11 +485,30 @@ pub(crate) fn parse(invocation: Invocation) -> Arguments {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    #![allow(clippy::unwrap_used)]
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_definition_is_sound() {
         super::Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_chart_gives_flags_that_exist() {
+        let rendered = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/tests/rendered");
+        let mut calls = 0;
+        for file in std::fs::read_dir(rendered).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let mut lines = text.lines().map(str::trim);
+            while lines.any(|line| line == "args:") {
+                let words = lines.by_ref().map_while(|line| line.strip_prefix("- "));
+                let words: Vec<&str> = words.map(|word| word.trim_matches('"')).collect();
+                let parsed = super::Arguments::try_parse_from(["terrane"].iter().chain(&words));
+                assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.err());
+                calls += 1;
+            }
+        }
+        assert_eq!(calls, 9, "three parts in each of three sets of values");
     }
 
     #[test]
