@@ -29,6 +29,7 @@ struct Scene {
     slot: Read<Slot>,
     described: Read<Description>,
     refused: Option<String>,
+    full: Option<String>,
     settings: Settings,
     now: Timestamp,
     audit: Vec<Entry>,
@@ -54,6 +55,7 @@ fn scene(action: Action) -> Scene {
         slot: Read::Present(Slot::Free),
         described: Read::Unknown,
         refused: None,
+        full: None,
         settings: settings(),
         audit: Vec::new(),
     }
@@ -77,6 +79,7 @@ impl Scene {
             slot: self.slot.clone(),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
+            full: self.full.as_deref(),
             settings: &self.settings,
         }
     }
@@ -294,6 +297,29 @@ fn a_pod_that_the_api_refuses_is_told_of_and_made_later_in_the_same_attempt() {
         cancel(&mut scene);
         scene.step();
         assert_eq!(scene.status().result.unwrap().message, "canceled by hand before its pod was made");
+    }
+}
+
+#[test]
+fn a_datastore_without_room_is_told_of_before_anything_begins_and_room_is_all_it_takes() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        if action == Action::Apply {
+            assert_eq!(scene.step(), ["take lock"]);
+        }
+        scene.full = Some("the datastore is full".into());
+        assert_eq!(scene.step(), ["set status"]);
+        assert!(scene.status().attempts.is_empty(), "no attempt is spent on it");
+        let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+        assert_eq!(
+            (ready.reason.as_str(), ready.message.as_str()),
+            ("DatastoreFull", "the datastore is full")
+        );
+        scene.full = None;
+        while scene.status().attempts.is_empty() {
+            scene.step();
+        }
+        assert_eq!(scene.status().attempts.len(), 1);
     }
 }
 

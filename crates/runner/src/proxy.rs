@@ -1,10 +1,12 @@
 //! The state backend that the tool sees: the tools' `http` protocol on loopback, for this attempt's own child only. It
 //! forwards with the current token and the fence, neither of which the tool ever sees. While the datastore is away a
-//! request waits here with its body on disk, so a state that was handed over is never lost to a short outage.
+//! request waits here with its body on disk, so a state that was handed over is never lost to a short outage. The same holds for a
+//! datastore that has no room.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use api::text::Sha256;
 use axum::Router;
@@ -24,6 +26,8 @@ use crate::log::Log;
 
 const USER: &str = "terrane";
 const LOCK_LIMIT: usize = 64 * 1024;
+/// Between two questions whether there is room.
+const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Proxy {
     pub(crate) client: Client,
@@ -31,6 +35,8 @@ pub(crate) struct Proxy {
     /// Absent for a plan, which may only read.
     pub(crate) fence: Option<u64>,
     pub(crate) spool: PathBuf,
+    /// How long a state waits for room in the datastore.
+    pub(crate) patience: Duration,
     pub(crate) password: SecretString,
     pub(crate) log: Arc<Log>,
     pub(crate) refused_lock: RefusedLock,
@@ -152,8 +158,25 @@ impl Proxy {
         }
         file.flush().await?;
         file.sync_all().await?;
-        self.client.state_put(&self.state, spooled.path(), lock_id.as_deref(), self.fence).await?;
+        self.push(spooled.path(), lock_id.as_deref()).await?;
         Ok(StatusCode::OK.into_response())
+    }
+
+    /// Stores a spooled state. It is the only record of what was changed, so a full datastore is waited for.
+    async fn push(&self, spooled: &Path, lock_id: Option<&str>) -> Result<(), ClientError> {
+        let until = Instant::now() + self.patience;
+        let mut told = false;
+        loop {
+            match self.client.state_put(&self.state, spooled, lock_id, self.fence).await {
+                Err(error) if error.is_full() && Instant::now() < until => {
+                    if !std::mem::replace(&mut told, true) {
+                        self.log.line(&format!("The new state is kept here until it can be stored: {error}"));
+                    }
+                    tokio::time::sleep(ROOM_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     async fn lock(&self, change: LockChange, body: Body) -> Result<Response, Failure> {

@@ -9,18 +9,20 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RenameOptions,
-    RenameTargetMode,
+    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions,
+    PutOptions, PutPayload, RenameOptions, RenameTargetMode,
 };
 use sha2::Digest;
 
+use super::disk::{Need, Promise};
 use super::keyring::Keyring;
 use super::place::STAGING;
-use super::seal::{self, Opener, Sealer, content_size};
+use super::seal::{self, Opener, Sealed, Sealer, content_size};
 use crate::key::Key;
 
-/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand.
-pub(super) const PART: usize = 8 * 1024 * 1024;
+/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand. S3 takes none smaller,
+/// and this much of an object is what is held of it in memory.
+pub(super) const PART: usize = 5 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,8 +40,35 @@ pub enum Error {
     Sealed { path: String, source: seal::Error },
     #[error("the object store failed at {path}: {source}")]
     Storage { path: String, source: object_store::Error },
+    #[error(
+        "the datastore is full: there is no room for {path}; free some space where it keeps its artefacts, or let fewer runs be kept (runHistoryPolicy); it goes on by itself as soon as there is room"
+    )]
+    Full { path: String },
     #[error("{0} is being written by another at this moment; try again")]
     Underway(String),
+}
+
+impl Error {
+    /// What a failed write means.
+    fn of(path: &str, source: object_store::Error) -> Self {
+        let path = path.to_owned();
+        if is_full(&source) { Self::Full { path } } else { Self::Storage { path, source } }
+    }
+}
+
+/// Whether a store has no room left: a disk or a quota of this machine, or a bucket that says so. The library has no name for it.
+fn is_full(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    let text = error.to_string();
+    ["507 Insufficient Storage", "StorageFull", "QuotaExceeded"].iter().any(|sign| text.contains(sign))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +136,9 @@ impl Store {
     {
         let path = writing.key.path();
         let sealed = |source| Error::Sealed { path: path.clone(), source };
-        let storage = |source| Error::Storage { path: path.clone(), source };
+        let storage = |source| Error::of(&path, source);
         let limit = writing.key.limit();
-        let mut out = Vec::new();
+        let mut out = Sealed::default();
         let mut sealer =
             Sealer::new(&self.keys, writing.key, writing.tenant, &digest_bytes(writing.sha256), &mut out)
                 .map_err(sealed)?;
@@ -125,13 +154,17 @@ impl Store {
             }
             hasher.update(&piece);
             sealer.push(&piece, &mut out).map_err(sealed)?;
-            while out.len() >= PART {
+            while let Some(part) = out.part(PART) {
                 let parts = match upload {
                     Some(parts) => parts,
-                    None => upload.insert(self.objects.put_multipart(staging).await.map_err(storage)?),
+                    None => {
+                        let mut options = PutMultipartOptions::default();
+                        Need::of(writing.key).mark(&mut options.extensions);
+                        upload
+                            .insert(self.objects.put_multipart_opts(staging, options).await.map_err(storage)?)
+                    }
                 };
-                let rest = out.split_off(PART);
-                parts.put_part(std::mem::replace(&mut out, rest).into()).await.map_err(storage)?;
+                parts.put_part(PutPayload::from_iter(part)).await.map_err(storage)?;
             }
         }
         sealer.finish(&mut out).map_err(sealed)?;
@@ -142,11 +175,13 @@ impl Store {
         let target = Path::from(path.as_str());
         let result = match upload.as_mut() {
             None => {
-                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                self.objects.put_opts(&target, out.into(), options).await.map(drop)
+                let mut options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                Need::of(writing.key).mark(&mut options.extensions);
+                Promise::of(writing.key).mark(&mut options.extensions);
+                self.objects.put_opts(&target, PutPayload::from_iter(out.rest()), options).await.map(drop)
             }
             Some(parts) => {
-                parts.put_part(out.into()).await.map_err(storage)?;
+                parts.put_part(PutPayload::from_iter(out.rest())).await.map_err(storage)?;
                 parts.complete().await.map_err(storage)?;
                 *upload = None;
                 let options =
@@ -194,7 +229,7 @@ impl Store {
         let path = key.path();
         let sealed = |path: &str, source| Error::Sealed { path: path.to_owned(), source };
         let size = content_size(found.meta.size).ok_or_else(|| sealed(&path, seal::Error::Damaged))?;
-        let mut stream = found.into_stream();
+        let mut stream = pieces(found);
         let mut start = Vec::new();
         while start.len() < Opener::PREAMBLE {
             match stream.try_next().await {
@@ -272,6 +307,22 @@ impl Store {
             .await?;
         found.sort();
         Ok(found)
+    }
+}
+
+/// The bytes of an object. The library reads a file by 8 KiB, each in a task of its own; a large one goes by larger pieces.
+fn pieces(found: GetResult) -> BoxStream<'static, object_store::Result<Bytes>> {
+    const PIECE: usize = 256 * 1024;
+    const SMALL: u64 = 8 * 1024;
+    let is_small = found.meta.size <= SMALL;
+    match found.payload {
+        GetResultPayload::File(file, _) if !is_small => {
+            let file = tokio::fs::File::from_std(file);
+            tokio_util::io::ReaderStream::with_capacity(file, PIECE)
+                .map_err(|error| object_store::Error::Generic { store: "local disk", source: error.into() })
+                .boxed()
+        }
+        GetResultPayload::File(_, _) | GetResultPayload::Stream(_) => found.into_stream(),
     }
 }
 
