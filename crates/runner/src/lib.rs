@@ -104,12 +104,9 @@ pub async fn run(options: RunnerOptions) -> ExitCode {
         Ok(_) => ExitCode::from(1),
         Err(error) => {
             tracing::error!(%error, "the attempt could not be reported");
-            match error {
-                Error::Result(error) if error.is_full() => {
-                    ExitCode::from(u8::try_from(api::attempt::EXIT_DATASTORE_FULL).unwrap_or(2))
-                }
-                _ => ExitCode::from(2),
-            }
+            let is_full = matches!(&error, Error::Result(cause) if cause.is_full());
+            let code = if is_full { api::attempt::EXIT_DATASTORE_FULL } else { 2 };
+            ExitCode::from(u8::try_from(code).unwrap_or(2))
         }
     }
 }

@@ -41,7 +41,7 @@ pub enum Error {
     #[error("the object store failed at {path}: {source}")]
     Storage { path: String, source: object_store::Error },
     #[error(
-        "the datastore is full: there is no room for {path}; free some space where it keeps its artefacts, or let fewer runs be kept (runHistoryPolicy); it goes on by itself as soon as there is room"
+        "the datastore is full: there is no room for {path}; free some space where it keeps its artefacts, or keep fewer runs (runHistoryPolicy)"
     )]
     Full { path: String },
     #[error("{0} is being written by another at this moment; try again")]

@@ -181,19 +181,22 @@ impl Ahead {
         }
         let header = Header { kind, epoch: writer.epoch, inode, name: name.len(), content };
         let file = &self.file(writer.epoch).file;
-        let mut at = writer.end;
-        let start = header.encode(name, pieces);
-        for piece in [start.as_slice(), name.as_bytes()].into_iter().chain(pieces.iter().copied()) {
-            file.write_all_at(piece, at)?;
-            at += length(piece.len());
-        }
         let [even, odd] = &mut writer.filled;
         let filled = if writer.epoch.is_multiple_of(2) { even } else { odd };
+        let start = header.encode(name, pieces);
+        let record = [start.as_slice(), name.as_bytes()].into_iter().chain(pieces.iter().copied());
+        let at = writer.end + size;
+        write_all(file, record, writer.end, *filled)?;
         if at > *filled {
+            *filled = at;
             let whole = at.next_multiple_of(GROWTH).min(self.limit).max(at);
             let zeros = vec![0; usize::try_from(whole - at).unwrap_or(0)];
-            file.write_all_at(&zeros, at)?;
-            *filled = whole;
+            match write_all(file, [zeros.as_slice()].into_iter(), at, at) {
+                Ok(()) => *filled = whole,
+                // The record is there, and that is all that matters.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                Err(error) => return Err(error),
+            }
         }
         writer.end = at;
         writer.names.insert(name.to_owned());
@@ -300,6 +303,25 @@ impl Writer {
         self.epoch += 1;
         self.end = 0;
     }
+}
+
+/// Writes pieces one after the other. Where there is no room it gives back what it took beyond `filled`: others need it more.
+fn write_all<'a>(
+    file: &File,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    mut at: u64,
+    filled: u64,
+) -> io::Result<()> {
+    for piece in pieces {
+        if let Err(error) = file.write_all_at(piece, at) {
+            if error.kind() == io::ErrorKind::StorageFull && file.metadata()?.len() > filled {
+                file.set_len(filled)?;
+            }
+            return Err(error);
+        }
+        at += length(piece.len());
+    }
+    Ok(())
 }
 
 /// Flushing the objects of a file of the log.
