@@ -2,16 +2,16 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench
+.PHONY: help setup build up test lint gen bench image cluster cluster-down test-cluster
 
-SCRIPTS := tools/setup .ci/run
+SCRIPTS := tools/setup .ci/run $(addprefix tools/cluster/,check cluster credentials node storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what all the other targets need
+setup: ## Install what build, up, test and lint need
 	@tools/setup build up test lint
 
 build: ## Build target/release/terrane
@@ -47,3 +47,18 @@ bench: ## Measure speed and memory beside what they are compared with (BENCH=--q
 	cargo build --release --locked --package bench --package terrane
 	TERRANE_TOOLS="$(TOOLS)" target/release/bench api --results bench/results $(BENCH)
 	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench engine --results bench/results $(BENCH)
+
+image: build ## Make the container images of Terrane in target/image
+	@tools/setup image
+	cargo xtask image --tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)"
+
+cluster: ## Run a real Kubernetes of one node on this machine, as root: eval "$(make -s cluster)"
+	@tools/setup cluster
+	@tools/cluster/cluster up
+
+cluster-down: ## Stop it and remove what it kept
+	@tools/cluster/cluster down
+
+test-cluster: image ## Check that cluster (pods, Services, DNS, volumes), the images on it, and that stopping it leaves nothing
+	@tools/setup cluster
+	@tools/cluster/check target/image

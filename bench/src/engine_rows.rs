@@ -385,6 +385,9 @@ async fn settled(program: &Path, scale: &Scale) -> Result<Row> {
         product.connect().await?.must(Method::PATCH, &format!("{LAYERS}/{}", idle_name(number)), go).await?;
     }
     product.wait_until_idle().await?;
+    // How the layers are doing is told at the first poll after they changed: only then nothing is left to say.
+    tokio::time::sleep(INTERVAL * 2).await;
+    product.wait_until_idle().await?;
     let (journal, _tasks) = Journal::keep(&product).await?;
     let before = product.cpu_time()?;
     tokio::time::sleep(INTERVAL * POLLS).await;

@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a developer runs beside the compiler.
 
 mod generate;
+mod image;
 mod openapi;
 
 use clap::{Parser, Subcommand};
@@ -20,6 +21,10 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Make the container images of a built program, with a list of what is in them
+    Image(image::Arguments),
+    /// Write the newest Debian packages that apt offers into the lock of the images
+    ImageLock,
     /// Fetch the schemas of built-in kinds from a kube-apiserver
     Openapi(openapi::Arguments),
 }
@@ -28,6 +33,8 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
         Task::Gen { check: true } => generate::check(),
         Task::Gen { check: false } => generate::write(),
+        Task::Image(arguments) => image::write(&arguments),
+        Task::ImageLock => image::write_lock(),
         Task::Openapi(arguments) => openapi::write(&arguments),
     }
 }

@@ -24,6 +24,7 @@ const DOCUMENTS: &[(&str, &[&str])] = &[
             "ConfigMap",
             "Event",
             "ServiceAccount",
+            "Service",
             "Binding",
             "TokenRequest",
         ],

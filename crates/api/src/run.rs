@@ -288,6 +288,9 @@ pub struct Attempt {
     /// Why it ended so, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The tool that ran and its version, such as `terraform 1.11.4`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
     /// The sha256 of its whole log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_digest: Option<Sha256>,

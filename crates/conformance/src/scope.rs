@@ -102,17 +102,19 @@ impl Scope {
         Ok(path)
     }
 
-    /// Installs definitions that cases and kubectl look up by discovery and OpenAPI, and waits until both know all of them: a server
-    /// publishes these some time after it serves the objects, and kubectl keeps what it was told for hours.
-    pub async fn install_known(&self, definitions: &[Value]) -> Result<()> {
-        for definition in definitions {
+    /// Installs Terrane's definitions, which cases and kubectl look up by discovery and OpenAPI, and waits until both know all of them:
+    /// a server publishes these some time after it serves the objects, and kubectl keeps what it was told for hours.
+    pub async fn install_terrane(&self) -> Result<()> {
+        let definitions: Vec<Value> =
+            api::custom_resources().iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+        for definition in &definitions {
             self.install(definition).await?;
         }
         let aggregated = self.with_header(
             "accept",
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json",
         )?;
-        for definition in definitions {
+        for definition in &definitions {
             let group = text(definition, "/spec/group");
             let version = text(definition, "/spec/versions/0/name");
             let kind = format!("\"{}\"", text(definition, "/spec/names/kind"));

@@ -332,6 +332,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         exit_code: None,
         reason: None,
         message: None,
+        tool: None,
         log_digest: None,
     });
     let next = under_way(seen, &next);
@@ -492,6 +493,7 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
         attempt.exit_code = ended.exit_code;
         attempt.reason = Some(ended.reason.clone());
         attempt.message = Some(ended.message.clone());
+        attempt.tool = ended.tool;
         attempt.log_digest = ended.log;
     }
     let tried = u32::try_from(next.attempts.len()).unwrap_or(u32::MAX);

@@ -160,6 +160,7 @@ fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
     scene.ends(Reason::Succeeded);
     assert_eq!(scene.step(), ["set status", "delete pod"]);
     assert_eq!(scene.state(), Some(RunState::Succeeded));
+    assert_eq!(scene.status().attempts[0].tool.as_deref(), Some("terraform 1.2.3"));
     assert!(scene.step().is_empty());
 }
 

@@ -297,10 +297,10 @@ impl AttemptDir {
         self.path.join("launch.json")
     }
 
-    /// Writes the intent, and then all that a shim needs to carry it out.
+    /// Writes all that a shim needs, and then the intent to carry it out. Both are on disk when this returns.
     pub fn prepare(&self, intent: &Intent, launch: &Launch) -> Result<(), Error> {
         make_private_directory(&self.path)?;
-        write_json(&self.launch_path(), launch)?;
+        put_json(&self.launch_path(), launch)?;
         write_json(&self.path.join("intent.json"), intent)
     }
 
@@ -327,6 +327,12 @@ impl AttemptDir {
 
     pub fn put_state(&self, state: &State) -> Result<(), Error> {
         write_json(&self.path.join("state.json"), state)
+    }
+
+    /// Whether a shim has got as far as to start the container, or has said why not.
+    pub fn has_begun(&self) -> Result<bool, Error> {
+        let runs = self.state()?.is_some_and(|state| state.main.is_some());
+        Ok(runs || self.exit()?.is_some())
     }
 
     pub fn exit(&self) -> Result<Option<Exit>, Error> {
@@ -452,6 +458,17 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
 
 /// Readers see the old file or the new one, whole, and the new one is on disk when this returns.
 fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    put_json(path, value)?;
+    let sync = |parent: &Path| File::open(parent)?.sync_all();
+    path.parent().map_or(Ok(()), sync).map_err(|source| Error::Io {
+        doing: "could not write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The same, but for the directory: after a power cut the file is the old one or the new one, and never half of it.
+fn put_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let bytes =
         serde_json::to_vec(value).map_err(|source| Error::Malformed { path: path.to_owned(), source })?;
     let write = || -> io::Result<()> {
@@ -460,11 +477,7 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        match path.parent() {
-            Some(parent) => File::open(parent)?.sync_all(),
-            None => Ok(()),
-        }
+        fs::rename(&temporary, path)
     };
     write().map_err(|source| Error::Io { doing: "could not write", path: path.to_owned(), source })
 }
@@ -511,9 +524,11 @@ mod tests {
         let state = State { boot_id: boot_id().unwrap(), shim: me, main: None };
         attempt.put_state(&state).unwrap();
         assert_eq!(attempt.observe().unwrap(), Some(Attempt::Starting { shim: Some(me) }));
+        assert!(!attempt.has_begun().unwrap());
         let running = State { main: Some(Started { process: me, at: Timestamp::UNIX_EPOCH }), ..state };
         attempt.put_state(&running).unwrap();
         assert!(matches!(attempt.observe().unwrap(), Some(Attempt::Running { main, .. }) if main == me));
+        assert!(attempt.has_begun().unwrap());
         drop(lock);
         assert_eq!(attempt.observe().unwrap(), Some(Attempt::Lost { state: running }));
     }

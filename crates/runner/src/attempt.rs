@@ -20,7 +20,7 @@ use tofu::process::{Stream, Surroundings, Wish};
 use tofu::terragrunt::{self, Terragrunt};
 use tofu::{Planned, ProviderChoice, Report, Tool};
 
-use crate::ending::{Ending, Step, disk, fetch_failed, how, process_failed, store_failed};
+use crate::ending::{Ending, Logged, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::log::Log;
 use crate::providers::keep_providers_of_plan;
 use crate::proxy::RefusedLock;
@@ -293,12 +293,14 @@ impl Work<'_> {
         }
         let text = text.0;
         let base = base_state(&file).map_err(|error| Ending::bad_input(error.to_string()))?;
-        let shown = ready
-            .tool
-            .show_json(&file, &ready.dir, &ready.surroundings, &mut self.to_log())
-            .await
-            .map_err(process_failed)?;
-        let (summary, differences, json) = match shown {
+        // The plan is stored while the tool reads it again: neither changes it.
+        let mut complaints = self.to_log();
+        let (stored, text_stored, shown) = tokio::join!(
+            self.client.artefact_put_file(self.attempt, Artefact::Plan, &file),
+            self.client.artefact_put(self.attempt, Artefact::PlanText, text.clone().into()),
+            ready.tool.show_json(&file, &ready.dir, &ready.surroundings, &mut complaints),
+        );
+        let (summary, differences, json) = match shown.map_err(process_failed)? {
             Some(document) => {
                 // Its own marks first; then the values we know to be secret, whether or not the code marks them.
                 let mut shown =
@@ -312,15 +314,18 @@ impl Work<'_> {
             None => (tofu::plan::summary_from_text(&text).unwrap_or_default(), Differences::default(), None),
         };
         let store = |error| store_failed(&error);
-        let sha256 =
-            self.client.artefact_put_file(self.attempt, Artefact::Plan, &file).await.map_err(store)?;
+        let sha256 = stored.map_err(store)?;
+        text_stored.map_err(store)?;
+        let message = describe(&summary, &differences);
+        // The end of the log travels beside the last artefact. Should that fail, the log says so as well.
+        self.log.line(&message);
+        self.log.hurry();
         if let Some(json) = json {
             self.client.artefact_put(self.attempt, Artefact::PlanJson, json.into()).await.map_err(store)?;
         }
-        self.client.artefact_put(self.attempt, Artefact::PlanText, text.into()).await.map_err(store)?;
         Ok(Ending {
             reason: Reason::Succeeded,
-            message: describe(&summary, &differences),
+            message,
             exit_code: report.ended.code.unwrap_or(0),
             plan: Some(Box::new(PlanOutcome {
                 sha256,
@@ -330,6 +335,7 @@ impl Work<'_> {
                 serial: base.serial,
                 backend,
             })),
+            logged: Logged::Yes,
         })
     }
 
@@ -352,8 +358,12 @@ impl Work<'_> {
         // Terragrunt can be told to take a failure for a success, or to skip the tool.
         let is_done = report.succeeded() && (ready.tool.wrapper.is_none() || !last.is_empty());
         if is_done {
-            let message = if last.is_empty() { "Apply complete.".to_owned() } else { last };
-            return Ok(Ending { reason: Reason::Succeeded, message, exit_code: 0, plan: None });
+            let (message, logged) = if last.is_empty() {
+                ("Apply complete.".to_owned(), Logged::NotYet)
+            } else {
+                (last, Logged::Yes)
+            };
+            return Ok(Ending { reason: Reason::Succeeded, message, exit_code: 0, plan: None, logged });
         }
         let mut ending = self.tool_failed(&report, "apply", ready);
         if let Some(words) = rescued {
@@ -423,7 +433,7 @@ impl Work<'_> {
                 }),
             ),
         };
-        Ending { reason, message, exit_code, plan: None }
+        Ending { reason, message, exit_code, plan: None, logged: Logged::NotYet }
     }
 
     pub(crate) fn to_log(&self) -> impl FnMut(Stream, &str) + Send {
@@ -483,6 +493,6 @@ pub(crate) fn empty_digest() -> Sha256 {
 }
 
 /// Whether the tool itself says so when an apply has ended well; then nobody has to say it again.
-pub(crate) fn is_the_tools_word(line: &str) -> bool {
+fn is_the_tools_word(line: &str) -> bool {
     line.starts_with("Apply complete!") || line.starts_with("Destroy complete!")
 }

@@ -441,9 +441,11 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_text_upsets_it(text in "\\PC{0,60}") {
-            without_login(&text);
+            let once = without_login(&format!("pg://{text}"));
+            proptest::prop_assert_eq!(without_login(&once), once);
             let around = Around { dir: Path::new("/"), environment: &[], workspace: "default" };
-            postgres(&text, &around);
+            let names: Vec<&str> = postgres(&text, &around).into_iter().map(|(name, _)| name).collect();
+            proptest::prop_assert_eq!(names, ["host", "port", "dbname"]);
         }
     }
 }

@@ -11,11 +11,19 @@ pub(crate) struct Ending {
     pub(crate) message: String,
     pub(crate) exit_code: i32,
     pub(crate) plan: Option<Box<PlanOutcome>>,
+    pub(crate) logged: Logged,
+}
+
+/// Whether the log has the message of an ending already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Logged {
+    Yes,
+    NotYet,
 }
 
 impl Ending {
     pub(crate) fn failed(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), exit_code: 1, plan: None }
+        Self { reason, message: message.into(), exit_code: 1, plan: None, logged: Logged::NotYet }
     }
 
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {

@@ -34,7 +34,7 @@ use tokio::sync::watch;
 pub use log::Echo;
 
 use attempt::{Places, Work};
-use ending::Ending;
+use ending::{Ending, Logged};
 use log::Log;
 use mask::Mask;
 
@@ -187,8 +187,9 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         if overdue.load(Ordering::Relaxed) && ending.reason == Reason::Interrupted {
             ending.message = format!("{}: {}", too_long(options.plan_limit), ending.message);
         }
-        if !attempt::is_the_tools_word(&ending.message) {
-            log.line(&ending.message);
+        match ending.logged {
+            Logged::Yes => {}
+            Logged::NotYet => log.line(&ending.message),
         }
         (ending, log.close())
     };
@@ -227,18 +228,34 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         Action::Plan => Duration::ZERO,
         Action::Apply => options.patience,
     };
-    let outcome = loop {
-        let reported = report(&client, &attempt, &description, &ending, &log_sha256, started_at, &tool).await;
-        match reported {
-            Err(Error::Result(error)) if error.is_full() && waited_from.elapsed() < patience => {
-                tracing::warn!(%error, "the result waits for room in the datastore");
-                tokio::time::sleep(ROOM_AGAIN).await;
+    let reporting = async {
+        loop {
+            let reported =
+                report(&client, &attempt, &description, &ending, &log_sha256, started_at, &tool).await;
+            match reported {
+                Err(Error::Result(error)) if error.is_full() && waited_from.elapsed() < patience => {
+                    tracing::warn!(%error, "the result waits for room in the datastore");
+                    tokio::time::sleep(ROOM_AGAIN).await;
+                }
+                other => break other,
             }
-            other => break other?,
         }
     };
-    prepared.clean();
-    Ok(outcome)
+    match description.action {
+        // Nothing of a plan is needed any more, reported or not: removing a large repository takes as long as reporting does.
+        Action::Plan => {
+            let root = prepared.places.root.clone();
+            let cleaning = tokio::task::spawn_blocking(move || clean(&root));
+            let (outcome, _) = tokio::join!(reporting, cleaning);
+            outcome
+        }
+        // What an apply leaves is all there is of it until it is reported.
+        Action::Apply => {
+            let outcome = reporting.await?;
+            clean(&prepared.places.root);
+            Ok(outcome)
+        }
+    }
 }
 
 /// Serving and stopping never end by themselves; if they did, the attempt would be of unknown outcome.
@@ -248,6 +265,7 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
         message: "the runner stopped serving the state".to_owned(),
         exit_code: 1,
         plan: None,
+        logged: Logged::NotYet,
     };
     ((ending, attempt::empty_digest()), Ok(()))
 }
@@ -316,12 +334,12 @@ impl Prepared {
         let log = Log::new(&log_path, mask, options.echo).map_err(at(&log_path))?;
         Ok(Self { places, log: Arc::new(log), _turn: turn })
     }
+}
 
-    /// Nothing of the attempt stays on this machine once it is reported.
-    fn clean(&self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.places.root) {
-            tracing::warn!(%error, path = %self.places.root.display(), "the working directory could not be removed");
-        }
+/// Nothing of the attempt stays on this machine once it is reported.
+fn clean(root: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(root) {
+        tracing::warn!(%error, path = %root.display(), "the working directory could not be removed");
     }
 }
 

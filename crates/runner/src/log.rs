@@ -23,7 +23,7 @@ const SEGMENT: usize = 256 * 1024;
 const FULL_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two questions whether there is room.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
-/// Lines that come within this time travel together.
+/// Lines that come within this time travel together, unless they are the last ones.
 const GATHER: Duration = Duration::from_millis(100);
 /// Where a log ends, with a line that says so.
 const LIMIT: u64 = 256 * 1024 * 1024;
@@ -43,6 +43,8 @@ pub(crate) struct Log {
     echo: Echo,
     kept: Mutex<Kept>,
     grown: Notify,
+    /// Somebody waits for what was said so far to be stored.
+    hurry: Notify,
 }
 
 #[derive(Debug)]
@@ -58,7 +60,7 @@ impl Log {
     pub(crate) fn new(path: &Path, mask: Mask, echo: Echo) -> std::io::Result<Self> {
         let file = File::options().create_new(true).read(true).append(true).open(path)?;
         let kept = Kept { file, size: 0, hasher: sha2::Sha256::new(), full: false, closed: false };
-        Ok(Self { mask, echo, kept: Mutex::new(kept), grown: Notify::new() })
+        Ok(Self { mask, echo, kept: Mutex::new(kept), grown: Notify::new(), hurry: Notify::new() })
     }
 
     pub(crate) fn mask(&self) -> &Mask {
@@ -92,13 +94,19 @@ impl Log {
         self.grown.notify_one();
     }
 
+    /// Sends what was said so far without gathering more of it.
+    pub(crate) fn hurry(&self) {
+        self.grown.notify_one();
+        self.hurry.notify_one();
+    }
+
     /// No line follows; returns the digest of the whole.
     pub(crate) fn close(&self) -> Sha256 {
         let mut kept = self.kept();
         kept.closed = true;
         let digest = hex::encode(kept.hasher.clone().finalize());
         drop(kept);
-        self.grown.notify_one();
+        self.hurry();
         Sha256::new(digest).unwrap_or_else(|_| Sha256::of(b""))
     }
 
@@ -127,7 +135,8 @@ impl Log {
                     return Ok(());
                 }
                 self.grown.notified().await;
-                tokio::time::sleep(GATHER).await;
+                // Whether the time is over or somebody hurries: what is there is sent.
+                let _ = tokio::time::timeout(GATHER, self.hurry.notified()).await;
                 continue;
             }
             let end = sent + u64::try_from(piece.len()).unwrap_or(0);

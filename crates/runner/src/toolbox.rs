@@ -8,6 +8,7 @@ use api::tool::{Answer, Offer, Program, Request, Tool as ToolKind};
 use datastore::{Client, client};
 use tofu::Tool;
 use tofu::choice::Wanted;
+use tofu::installed::Catalogue;
 use tofu::process::Surroundings;
 use tofu::store::Store;
 use tofu::terragrunt::Terragrunt;
@@ -48,7 +49,7 @@ impl NotFound {
 impl Toolbox<'_> {
     /// What is installed comes first: it costs nothing, and whoever prepared the machine chose it.
     pub(crate) async fn tool(&self, wanted: &Wanted, surroundings: &Surroundings) -> Result<Tool, NotFound> {
-        let missing = match Tool::find(wanted, self.search_path, surroundings).await {
+        let missing = match Tool::find(wanted, self.search_path, &self.known(), surroundings).await {
             Ok(tool) => return Ok(tool),
             Err(missing @ tofu::Error::Missing { .. }) => missing,
             Err(other) => return Err(NotFound::missing(other.to_string())),
@@ -62,17 +63,23 @@ impl Toolbox<'_> {
         }
     }
 
+    /// What this machine knows about installed programs; where it knows nothing, they are asked.
+    fn known(&self) -> Catalogue {
+        self.store.map(Catalogue::read).unwrap_or_default()
+    }
+
     /// Terragrunt, in the same order.
     pub(crate) async fn terragrunt(
         &self,
         wanted: &Wanted,
         surroundings: &Surroundings,
     ) -> Result<Terragrunt, NotFound> {
-        let missing = match Terragrunt::find(&wanted.constraint, self.search_path, surroundings).await {
-            Ok(terragrunt) => return Ok(terragrunt),
-            Err(missing @ tofu::Error::MissingTerragrunt { .. }) => missing,
-            Err(other) => return Err(NotFound::missing(other.to_string())),
-        };
+        let missing =
+            match Terragrunt::find(&wanted.constraint, self.search_path, &self.known(), surroundings).await {
+                Ok(terragrunt) => return Ok(terragrunt),
+                Err(missing @ tofu::Error::MissingTerragrunt { .. }) => missing,
+                Err(other) => return Err(NotFound::missing(other.to_string())),
+            };
         match self.stored(Program::Terragrunt, &wanted.constraint).await {
             Ok(Located { path, version }) => Ok(Terragrunt { path, version }),
             Err(NotFound { reason, message }) => {

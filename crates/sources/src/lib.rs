@@ -15,7 +15,7 @@ mod refs;
 mod relevance;
 mod remote;
 mod source;
-mod terragrunt;
+pub mod terragrunt;
 
 pub use bundle::Bundle;
 pub use credentials::{Credentials, InvalidSecret, Login};

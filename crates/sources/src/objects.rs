@@ -142,7 +142,9 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
-            let _ = parse_tree(&bytes);
+            if let Ok(entries) = parse_tree(&bytes) {
+                proptest::prop_assert!(entries.iter().all(|entry| !entry.path.is_empty()));
+            }
         }
     }
 }

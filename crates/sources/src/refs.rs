@@ -83,7 +83,9 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..500)) {
-            Refs::parse(&bytes);
+            let refs = Refs::parse(&bytes);
+            let lines = bytes.split(|byte| *byte == b'\n').count();
+            proptest::prop_assert!(refs.branches.len() + refs.tags.len() <= lines);
         }
     }
 }

@@ -13,21 +13,24 @@ use crate::objects::{Entry, Kind};
 pub(crate) const CONFIGURATIONS: [&str; 2] = ["terragrunt.hcl", "terragrunt.hcl.json"];
 /// Files of one unit that are read; real ones have a handful.
 const FILE_LIMIT: usize = 200;
-/// Texts of one file that are followed.
-const TEXT_LIMIT: usize = 10_000;
+/// Texts of one unit's files that are followed.
+const TEXT_LIMIT: usize = 20_000;
+/// Directories of included files that a text is tried with; real units have one or two.
+const INCLUDE_LIMIT: usize = 16;
 const NESTING_LIMIT: usize = 64;
 
 /// What was found beside a unit's own directory.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub struct Found {
     /// Files and directories that matter.
-    pub(crate) paths: BTreeSet<String>,
+    pub paths: BTreeSet<String>,
     /// Those of them that hold code of the tool.
-    pub(crate) modules: BTreeSet<String>,
+    pub modules: BTreeSet<String>,
 }
 
 /// The files of a commit, in the order of their paths.
-pub(crate) struct Tree<'a>(pub(crate) &'a [Entry]);
+#[derive(Debug)]
+pub struct Tree<'a>(pub &'a [Entry]);
 
 impl Tree<'_> {
     fn file(&self, path: &str) -> Option<&Entry> {
@@ -50,9 +53,9 @@ impl Tree<'_> {
     }
 }
 
-/// Follows a unit's configuration. `read` gives the content of a file by its object. O(files followed · texts in them · depth of the
-/// unit), each within its limit.
-pub(crate) fn follow<E>(
+/// Follows a unit's configuration. `read` gives the content of a file by its object. O(texts · included directories²), each within its
+/// limit.
+pub fn follow<E>(
     tree: &Tree<'_>,
     unit: &str,
     mut read: impl FnMut(&str) -> Result<Vec<u8>, E>,
@@ -61,19 +64,28 @@ pub(crate) fn follow<E>(
     let mut texts: Vec<(String, Text)> = Vec::new();
     let mut known: BTreeSet<String> = tree.unit(unit).into_iter().collect();
     let mut waiting: Vec<String> = known.iter().cloned().collect();
-    // A parent's directory is known only once it was followed, so texts that need one are looked at again.
+    let mut parents = BTreeSet::new();
+    let mut looked_at = 0;
     while !waiting.is_empty() {
         for path in std::mem::take(&mut waiting) {
             let Some(entry) = tree.file(&path) else { continue };
             let directory = parent(&path).to_owned();
-            texts.extend(scan(&read(&entry.object)?).into_iter().map(|text| (directory.clone(), text)));
+            let more = scan(&read(&entry.object)?, TEXT_LIMIT.saturating_sub(texts.len()));
+            texts.extend(more.into_iter().map(|text| (directory.clone(), text)));
         }
-        let parents: BTreeSet<String> = known
+        let mut parents_now: BTreeSet<String> = known
             .iter()
             .map(|path| parent(path).to_owned())
             .filter(|dir| dir != unit && is_above(dir, unit))
             .collect();
-        for (directory, text) in &texts {
+        while parents_now.len() > INCLUDE_LIMIT {
+            parents_now.pop_last();
+        }
+        // A parent's directory is known only once it was followed, so texts that need one are looked at again.
+        if parents_now != parents {
+            (parents, looked_at) = (parents_now, 0);
+        }
+        for (directory, text) in texts.get(looked_at..).unwrap_or_default() {
             for target in targets(tree, unit, directory, &parents, text) {
                 match target {
                     Target::File(path) => {
@@ -92,6 +104,7 @@ pub(crate) fn follow<E>(
                 }
             }
         }
+        looked_at = texts.len();
     }
     Ok(found)
 }
@@ -238,11 +251,11 @@ pub(crate) fn normal(directory: &str, path: &str) -> Option<String> {
 }
 
 /// The texts of a configuration in either syntax, and what is searched for above it.
-fn scan(content: &[u8]) -> Vec<Text> {
+fn scan(content: &[u8], most: usize) -> Vec<Text> {
     let mut scanner = Scanner::new(content);
     let mut texts = Vec::new();
     while let Some(byte) = scanner.peek() {
-        if texts.len() >= TEXT_LIMIT {
+        if texts.len() >= most {
             break;
         }
         if scanner.skip_comment() || scanner.skip_heredoc() {
@@ -365,6 +378,7 @@ fn meaning(expression: &str, nesting: usize) -> Piece {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use proptest::prop_assert;
     use std::collections::BTreeMap;
 
     type Files = BTreeMap<&'static str, &'static str>;
@@ -471,12 +485,12 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_scanned_without_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000)) {
-            scan(&bytes);
+            prop_assert!(scan(&bytes, 7).len() <= 7);
         }
 
         #[test]
         fn texts_and_templates_are_scanned_without_panic(text in "(find_in_parent_folders|get_repo_root|[a-z./]{1,3}|[{}()\"$%\\\\\n#<]){0,120}") {
-            scan(text.as_bytes());
+            prop_assert!(scan(text.as_bytes(), 7).len() <= 7);
         }
     }
 }

@@ -393,6 +393,10 @@ pub(crate) enum Output {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+What follows is up to the layer, as after any plan: with autoApply it is applied, else it waits for `terrane approve`.
+`terrane plan` asks for the same, waits and shows the plan.
+Without this command: kubectl annotate tfl NAME --overwrite terrane.dev/sync=\"$(date)\"")]
 pub(crate) struct Sync {
     /// The layer
     pub layer: String,

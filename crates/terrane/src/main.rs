@@ -13,6 +13,8 @@ mod source_limits;
 mod tool_service;
 mod up;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -20,6 +22,11 @@ use anyhow::Context;
 use arguments::{Arguments, Command, Invocation};
 
 fn main() -> ExitCode {
+    // The shim is started once for every container, by the node alone: it needs neither the command line that people have, nor
+    // logging, nor an async runtime of ours.
+    if let Some(directory) = shim_directory(std::env::args_os().skip(1)) {
+        return node::shim::main([directory]);
+    }
     let invocation = arguments::invocation(std::env::args_os().next().as_deref());
     if invocation == Invocation::KubectlCompletion {
         let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -29,7 +36,6 @@ fn main() -> ExitCode {
         };
     }
     let arguments = arguments::parse(invocation);
-    // The shim is started once for every container: it needs neither logging nor an async runtime of ours.
     if let Command::Shim(shim) = arguments.command {
         return node::shim::main([shim.directory.into_os_string()]);
     }
@@ -46,6 +52,14 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
+}
+
+/// The one argument of a shim that was called as the node calls it.
+fn shim_directory(mut arguments: impl Iterator<Item = OsString>) -> Option<OsString> {
+    let is_shim = arguments.next()? == "shim";
+    let directory = arguments.next()?;
+    let is_path = Path::new(&directory).is_absolute();
+    (is_shim && is_path && arguments.next().is_none()).then_some(directory)
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
@@ -132,6 +146,15 @@ fn start_logging(arguments: &Arguments) {
 #[cfg(test)]
 mod tests {
     use anyhow::{Context, anyhow};
+
+    #[test]
+    fn a_shim_is_what_the_node_calls_and_nothing_else() {
+        let directory = |words: &[&str]| super::shim_directory(words.iter().map(Into::into));
+        assert_eq!(directory(&["shim", "/state/pods/uid/main/0"]), Some("/state/pods/uid/main/0".into()));
+        for other in [&["shim"][..], &["shim", "--help"], &["shim", "/a", "/b"], &["up", "/a"], &[]] {
+            assert_eq!(directory(other), None, "{other:?}");
+        }
+    }
 
     #[test]
     fn an_error_is_one_sentence_that_says_nothing_twice() {

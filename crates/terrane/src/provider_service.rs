@@ -20,7 +20,7 @@ use tofu::store::providers::{DIRECTORY, Provider, ProviderStore, Registry, Regis
 use tokio::sync::Semaphore;
 
 use crate::commands::tools::Downloads;
-use crate::tool_service::{admit, file, refusal, when_ready};
+use crate::tool_service::{admit, asked, file, refusal, when_ready};
 
 /// How many providers are fetched at a time.
 const DOWNLOADS: usize = 4;
@@ -119,16 +119,10 @@ impl ProviderService {
 }
 
 async fn ensure(State(service): State<Arc<ProviderService>>, headers: HeaderMap, content: Bytes) -> Response {
-    if let Err(refused) = admit(service.reviewer.as_ref(), &headers).await {
-        return *refused;
+    match asked(service.reviewer.as_ref(), &headers, &content).await {
+        Ok(request) => when_ready(async move { service.answer(request).await }),
+        Err(refused) => *refused,
     }
-    let request: Request = match serde_json::from_slice(&content) {
-        Ok(request) => request,
-        Err(error) => {
-            return refusal(StatusCode::BAD_REQUEST, &format!("the request cannot be read: {error}"));
-        }
-    };
-    when_ready(async move { service.answer(request).await })
 }
 
 /// The archive itself, for runners that do not see the store.

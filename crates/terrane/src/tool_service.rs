@@ -19,6 +19,7 @@ use datastore::Refusal;
 use datastore::service::{ReviewError, Reviewer};
 use futures::stream;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tofu::store::{Installed, Source, Store};
 use tofu::versions::Constraint;
 use tokio::sync::Semaphore;
@@ -82,16 +83,22 @@ impl ToolService {
 }
 
 async fn ensure(State(service): State<Arc<ToolService>>, headers: HeaderMap, content: Bytes) -> Response {
-    if let Err(refused) = admit(service.reviewer.as_ref(), &headers).await {
-        return *refused;
+    match asked(service.reviewer.as_ref(), &headers, &content).await {
+        Ok(request) => when_ready(async move { service.answer(request).await }),
+        Err(refused) => *refused,
     }
-    let request: Request = match serde_json::from_slice(&content) {
-        Ok(request) => request,
-        Err(error) => {
-            return refusal(StatusCode::BAD_REQUEST, &format!("the request cannot be read: {error}"));
-        }
-    };
-    when_ready(async move { service.answer(request).await })
+}
+
+/// What somebody asks for whom the datastore knows.
+pub(crate) async fn asked<T: DeserializeOwned>(
+    reviewer: &dyn Reviewer,
+    headers: &HeaderMap,
+    content: &[u8],
+) -> Result<T, Box<Response>> {
+    admit(reviewer, headers).await?;
+    serde_json::from_slice(content).map_err(|error| {
+        Box::new(refusal(StatusCode::BAD_REQUEST, &format!("the request cannot be read: {error}")))
+    })
 }
 
 /// Whoever the datastore knows may have what vendors publish to everybody.

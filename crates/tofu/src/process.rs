@@ -148,8 +148,9 @@ async fn run_family(
         }
     };
     let status = ended.map_err(|source| Error::Output { program: name.clone(), source })?;
-    // A background process can hold the pipes open for ever; with the family dead they end.
-    family.kill();
+    // A background process can hold the pipes open for ever; with the family dead they end. Dropped, because looking for them all a
+    // second time costs as much as the first.
+    drop(family);
     drain(&mut out, Stream::Out, lines, &name).await?;
     drain(&mut err, Stream::Err, lines, &name).await?;
     use std::os::unix::process::ExitStatusExt;

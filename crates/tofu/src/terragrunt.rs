@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use semver::Version;
 use serde::Deserialize;
 
+use crate::installed::Catalogue;
 use crate::process::{self, Ended, Stream, Surroundings};
-use crate::tool::{Error, Tool, candidates, version_of};
+use crate::tool::{Error, Tool, candidates, known_version};
 use crate::versions::Constraint;
 
 const PROGRAM: &str = "terragrunt";
@@ -32,12 +33,13 @@ impl Terragrunt {
     pub async fn find(
         constraint: &Constraint,
         directories: &[PathBuf],
+        known: &Catalogue,
         surroundings: &Surroundings,
     ) -> Result<Self, Error> {
         let mut found = Vec::new();
         let mut best: Option<Self> = None;
         for path in candidates(PROGRAM, directories) {
-            let Some(version) = version_of(&path, surroundings).await else { continue };
+            let Some(version) = known_version(&path, known, surroundings).await else { continue };
             found.push(version.to_string());
             if constraint.is_satisfied_by(&version) && best.as_ref().is_none_or(|best| best.version < version)
             {

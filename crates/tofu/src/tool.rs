@@ -1,5 +1,6 @@
 //! An installed tool and its commands. Each command is one process; what it prints goes to the caller line by line.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::choice::Wanted;
 use crate::diagnostics::Collector;
+use crate::installed::Catalogue;
 use crate::process::{self, Ended, Lines, Stream, Surroundings, Wish};
 use crate::terragrunt::Terragrunt;
 use crate::versions::{Constraint, parse_version};
@@ -119,6 +121,7 @@ impl Tool {
     pub async fn find(
         wanted: &Wanted,
         directories: &[PathBuf],
+        known: &Catalogue,
         surroundings: &Surroundings,
     ) -> Result<Self, Error> {
         let kinds = match wanted.tool {
@@ -129,7 +132,7 @@ impl Tool {
         for kind in kinds {
             let mut best: Option<Self> = None;
             for path in candidates(kind.program(), directories) {
-                let Some(version) = version_of(&path, surroundings).await else { continue };
+                let Some(version) = known_version(&path, known, surroundings).await else { continue };
                 let tool = Self { kind, path, version, wrapper: None };
                 found.push(tool.to_string());
                 if wanted.constraint.is_satisfied_by(&tool.version)
@@ -348,10 +351,15 @@ impl Tool {
     }
 }
 
-/// Files that could be the tool, plain name first.
+/// Files that could be the tool, plain name first. O(files of the directories).
 pub(crate) fn candidates(program: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
     for directory in directories {
+        // On many machines /bin is /usr/bin: its programs would be asked twice.
+        if directory.canonicalize().is_ok_and(|real| !seen.insert(real)) {
+            continue;
+        }
         let plain = directory.join(program);
         if plain.is_file() {
             found.push(plain);
@@ -371,6 +379,18 @@ pub(crate) fn candidates(program: &str, directories: &[PathBuf]) -> Vec<PathBuf>
         found.extend(versioned);
     }
     found
+}
+
+/// The version of a program, as it is known or as the program says.
+pub(crate) async fn known_version(
+    path: &Path,
+    known: &Catalogue,
+    surroundings: &Surroundings,
+) -> Option<Version> {
+    match known.version(path) {
+        Some(version) => Some(version),
+        None => version_of(path, surroundings).await,
+    }
 }
 
 /// Asks a program for its version; a program that does not answer is none of ours.
@@ -400,5 +420,24 @@ pub(crate) async fn version_of(path: &Path, surroundings: &Surroundings) -> Opti
             .next()?
             .split_ascii_whitespace()
             .find_map(|word| word.strip_prefix('v').and_then(parse_version)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_directory_with_two_names_is_searched_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (real, link) = (root.path().join("usr"), root.path().join("bin"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        for name in ["terraform", "terraform-1.5.7", "terraform-docs"] {
+            std::fs::write(real.join(name), "").unwrap();
+        }
+        let found = candidates("terraform", &[link.clone(), root.path().join("none"), real]);
+        assert_eq!(found, [link.join("terraform"), link.join("terraform-1.5.7")]);
     }
 }

@@ -23,7 +23,10 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const CORE: &str = "io.k8s.api.core.v1";
 
 const ROOTS: &[(&str, &[&str])] = &[
-    (CORE, &["Namespace", "Node", "Pod", "Secret", "ConfigMap", "Event", "ServiceAccount", "Binding"]),
+    (
+        CORE,
+        &["Namespace", "Node", "Pod", "Secret", "ConfigMap", "Event", "ServiceAccount", "Service", "Binding"],
+    ),
     ("io.k8s.api.batch.v1", &["Job"]),
     ("io.k8s.api.coordination.v1", &["Lease"]),
     ("io.k8s.api.networking.v1", &["Ingress"]),

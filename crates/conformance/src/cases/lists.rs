@@ -9,7 +9,7 @@ use crate::{Call, Scope};
 
 cases!("lists": label_selectors, bad_label_selector, field_selectors, bad_field_selector, unknown_field_label, pages, page_is_consistent, foreign_token, bad_limit,
     revision_zero, revision_exact, revision_in_future, bad_revision, match_without_revision, bad_match, all_namespaces, table, table_of_pods, table_without_objects, table_with_metadata,
-    metadata_only, metadata_of_a_list, yaml_answer, protobuf_falls_to_json, not_acceptable, table_of_a_status);
+    metadata_only, metadata_of_a_list, yaml_answer, protobuf_falls_to_json, not_acceptable, table_of_a_status, services_where_there_are_none);
 
 async fn three(s: &Scope) -> Result<String> {
     let ns = s.namespace().await?;
@@ -316,5 +316,46 @@ async fn table_of_a_status(s: Scope) -> Result<()> {
     let ns = s.namespace().await?;
     let answer = s.call(Call::new(Method::GET, &format!("{ns}/secrets/none")).accept(TABLE)).await?;
     answer.refused(404, "NotFound", "secrets \"none\" not found")?;
+    Ok(())
+}
+
+/// What clients ask of Services wherever nobody made one, as `kubectl cluster-info` and `kubectl get all` do.
+async fn services_where_there_are_none(s: Scope) -> Result<()> {
+    let path = format!("{}/services", s.namespace().await?);
+    for query in [
+        "",
+        "?labelSelector=kubernetes.io%2Fcluster-service%3Dtrue",
+        "?fieldSelector=spec.type%3DClusterIP,spec.clusterIP%3DNone",
+    ] {
+        let found = s.get(&format!("{path}{query}")).await?.code(200)?;
+        same!((&found["kind"], &found["apiVersion"]), (&json!("ServiceList"), &json!("v1")));
+        same!(found["items"], json!([]));
+    }
+    s.get(&format!("{path}/s")).await?.refused(404, "NotFound", "services \"s\" not found")?;
+    s.get(&format!("{path}?fieldSelector=spec.color%3D1")).await?.refused(
+        400,
+        "BadRequest",
+        "field label not supported: spec.color",
+    )?;
+    let table = s.call(Call::new(Method::GET, &path).accept(TABLE)).await?.code(200)?;
+    same!(table["rows"], json!([]));
+    let columns: Vec<(String, String)> = table["columnDefinitions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|column| (text(column, "/name"), column["priority"].to_string()))
+        .collect();
+    let wanted = [
+        ("Name", "0"),
+        ("Type", "0"),
+        ("Cluster-IP", "0"),
+        ("External-IP", "0"),
+        ("Port(s)", "0"),
+        ("Age", "0"),
+        ("Selector", "1"),
+    ];
+    same!(columns, wanted.map(|(name, priority)| (name.to_owned(), priority.to_owned())));
+    let mut events = s.watch(&format!("{path}?watch=true&timeoutSeconds=1")).await?;
+    same!(events.next_or_end().await?, None);
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::program::{Kubectl, map, same};
 
-cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health, cluster_info);
+cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health, cluster_info, services, explains_services);
 
 async fn explains_built_in(k: Kubectl) -> Result<()> {
     let output = k.run("explain configmap").await?;
@@ -205,4 +205,22 @@ async fn cluster_info(k: Kubectl) -> Result<()> {
     let output = k.run("cluster-info").await?;
     // The address is the server's own, and kubectl colours its words even where nobody sees them.
     output.has(&["Kubernetes control plane", " is running at ", "https://127.0.0.1:", "cluster-info dump"])
+}
+
+/// Nobody made one here, and that is what both say.
+async fn services(k: Kubectl) -> Result<()> {
+    for line in ["get services", "get svc -o wide", "get svc -l app=x"] {
+        let output = k.run(line).await?;
+        output.prints("")?;
+        same(output.stderr.as_str(), "No resources found in NS namespace.\n")?;
+    }
+    let all = k.run("get services --all-namespaces -o json").await?.json()?;
+    same(&all["kind"], &json!("List"))?;
+    k.run("get service s").await?.fails(1, "Error from server (NotFound): services \"s\" not found\n")
+}
+
+async fn explains_services(k: Kubectl) -> Result<()> {
+    k.run("explain service.spec.clusterIP")
+        .await?
+        .has(&["KIND:       Service\nVERSION:    v1\n\nFIELD: clusterIP <string>\n"])
 }

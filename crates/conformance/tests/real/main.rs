@@ -15,10 +15,7 @@ use testkit::cluster::RealCluster;
 async fn every_case_holds_on_a_real_cluster() -> anyhow::Result<()> {
     let cluster = RealCluster::shared().await;
     let target = Target::on_port(cluster.config()?, cluster.token())?;
-    let scope = Scope::new(target.clone(), "setup")?;
-    let definitions: Vec<_> =
-        api::custom_resources().iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
-    scope.install_known(&definitions).await?;
+    Scope::new(target.clone(), "setup")?.install_terrane().await?;
     runner::run(&target, &cases::all(), &[]).await
 }
 

@@ -11,9 +11,8 @@ use api::text::{CommitId, Sha256};
 use api::{TerraformLayer, TerraformRun, annotation};
 use axum::Router;
 use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Place, Reader};
-use datastore::Attempt;
 use datastore::client::TokenSource;
-use datastore::service::{Caller, Keyring, ReviewError, Reviewer, Runner};
+use datastore::service::Keyring;
 use embedded::auth::{Authorizer, Identity, as_identity};
 use embedded::kinds::Registry;
 use embedded::lifecycle::Lifecycle;
@@ -28,6 +27,7 @@ use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use testkit::callers::ByName;
 use testkit::faults::{Actor, Faults, InProcess, Seam};
 use testkit::objects;
 use tokio::task::JoinSet;
@@ -38,13 +38,15 @@ use crate::clock::{self, Bells, Pauses};
 use crate::stage::Stage;
 use crate::workloads::{Act, Lead, Meanwhile, Workload};
 
-pub const DRIFT: Duration = Duration::from_secs(30 * 60);
-/// Nothing will happen by itself for so long: the world is at rest.
+/// Between two looks at the repository.
+const POLL: Duration = Duration::from_secs(30 * 60);
+/// Between two looks at the infrastructure: so rare that none falls into the time until a commit is seen.
+pub const DRIFT: Duration = Duration::from_secs(60 * 60);
+/// Nothing will happen by itself for so long: the world is at rest. Shorter than anything that happens again and again.
 const LULL: Duration = Duration::from_secs(20 * 60);
 /// More rounds than any workload needs.
-const ROUNDS: usize = 500;
-/// The queue of a controller counts in milliseconds: what is due now may come one later. Timers of one thread fire in their order,
-/// so this is enough on a slow machine too.
+const ROUNDS: usize = 1000;
+/// The queue of a controller counts in milliseconds: what is due now may come one later.
 const TICK: Duration = Duration::from_millis(2);
 /// Turns of every task without a request, after which nothing is left to do.
 const CALM: usize = 40;
@@ -140,6 +142,17 @@ pub struct Rest {
     pub layers: Vec<TerraformLayer>,
 }
 
+/// A regular look comes at most a tenth later than its interval says.
+fn with_jitter(interval: Duration) -> Duration {
+    interval * 5 / 4
+}
+
+/// Not a guess of how long something takes: timers of one thread fire in the order of their times, so whatever was due when this was
+/// called has fired when it returns, however slow the machine is.
+async fn due_timers_have_fired() {
+    tokio::time::sleep(TICK).await;
+}
+
 pub fn commit(letter: char) -> CommitId {
     CommitId::new(letter.to_string().repeat(40)).unwrap()
 }
@@ -230,7 +243,7 @@ impl World {
             path: None,
             environment: Vec::new(),
         });
-        settings.poll_interval = DRIFT;
+        settings.poll_interval = POLL;
         settings.drift_interval = DRIFT;
         settings.max_runner_pods = self.cap;
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
@@ -264,7 +277,7 @@ impl World {
         while calm < 2 {
             self.faults.idle().await;
             let before = self.faults.activity();
-            tokio::time::sleep(TICK).await;
+            due_timers_have_fired().await;
             for _ in 0..CALM {
                 tokio::task::yield_now().await;
             }
@@ -388,11 +401,11 @@ impl World {
             }
             Act::Push => {
                 *self.head.lock().unwrap() = commit('b');
-                self.pass(DRIFT * 2).await?;
+                self.pass(with_jitter(POLL)).await?;
             }
             Act::Drift => {
                 self.stage.drift();
-                self.pass(DRIFT * 2).await?;
+                self.pass(with_jitter(DRIFT)).await?;
             }
             Act::Haunt => self.stage.haunt().await?,
             Act::Wait => {
@@ -536,26 +549,5 @@ impl Reader for Code {
             self.datastore.bundle_put(&sha256, &self.file).await.map_err(|error| error.to_string())?;
             Ok(sha256)
         })
-    }
-}
-
-/// `controller`, or `NAMESPACE/RUN/ATTEMPT` for a runner.
-#[derive(Debug)]
-struct ByName;
-
-impl Reviewer for ByName {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
-        let mut parts = token.split('/');
-        let caller = match (parts.next(), parts.next(), parts.next()) {
-            (Some("controller"), None, None) => Ok(Caller::Controller),
-            (Some(namespace), Some(run), Some(attempt)) => Ok(Caller::Runner(Runner {
-                namespace: namespace.to_owned(),
-                pod: "pod".to_owned(),
-                pod_uid: "uid".to_owned(),
-                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
-            })),
-            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
-        };
-        Box::pin(async { caller })
     }
 }

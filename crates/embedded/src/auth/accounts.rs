@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::refusal::quoted;
 use super::{Refusal, Resource};
 use crate::kinds::meta;
+use crate::schema::wording::quoted;
 use crate::store::{Collection, Key, Snapshot};
 
 const DEFAULT_ACCOUNT: &str = "default";

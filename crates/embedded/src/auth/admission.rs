@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::refusal::quoted;
 use super::{Authorizer, Identity, Refusal, Resource, escalation};
+use crate::schema::wording::quoted;
 use crate::store::{Collection, Key, Snapshot, Stored};
 
 /// Namespaces that the cluster itself lives in.

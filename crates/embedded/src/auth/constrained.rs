@@ -3,9 +3,9 @@
 
 use super::identity::{AUTHENTICATION_GROUP, MASTERS_GROUP, split_service_account};
 use super::impersonation::{Wanted, as_field};
-use super::refusal::quoted;
 use super::{Attributes, Authorizer, Identity, Refusal, Resource};
 use crate::kinds::format;
+use crate::schema::wording::quoted;
 
 const NODE_PREFIX: &str = "system:node:";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";

@@ -107,6 +107,7 @@ fn view_rules(installed: &[Installed]) -> Vec<PolicyRule> {
                 "pods/log",
                 "pods/status",
                 "serviceaccounts",
+                "services",
             ],
         ),
         rule(READ, &["", "events.k8s.io"], &["events"]),

@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 
 use super::identity::MASTERS_GROUP;
 use super::index::{Index, MissingRole, aggregate};
-use super::refusal::{quoted, quoted_list};
+use super::refusal::quoted_list;
 use super::{Attributes, Authorizer, Identity, Refusal, Resource, rules};
+use crate::schema::wording::quoted;
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 

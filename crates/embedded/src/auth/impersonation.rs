@@ -10,8 +10,8 @@ use super::identity::{
     ANONYMOUS, AUTHENTICATED_GROUP, AUTHENTICATION_GROUP, NODES_GROUP, UNAUTHENTICATED_GROUP,
     service_account_groups, split_service_account,
 };
-use super::refusal::quoted;
 use super::{Attributes, Authorizer, Identity, Refusal, Resource};
+use crate::schema::wording::quoted;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";

@@ -10,8 +10,8 @@ use k8s_openapi::api::rbac::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::identity::service_account_user;
-use super::refusal::quoted;
 use super::{Attributes, Identity, Verdict, rules};
+use crate::schema::wording::quoted;
 
 /// The four kinds that RBAC is made of, as they were at one revision.
 #[derive(Clone, Debug, Default)]

@@ -1,12 +1,11 @@
 //! Why a request is refused, as the `Status` that kube-apiserver would send.
 
-use std::fmt::Write as _;
-
 use axum::response::{IntoResponse, Response};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
 use serde_json::Value;
 
 use super::{Attributes, Identity, Target};
+use crate::schema::wording::quoted;
 
 /// A whole `Status`, boxed because it is large and rare.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -176,32 +175,6 @@ fn qualified(what: &str, group: &str) -> String {
 fn details(group: &str, kind: &str, name: &str) -> StatusDetails {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     StatusDetails { group: some(group), kind: some(kind), name: some(name), ..StatusDetails::default() }
-}
-
-/// A string as Go's `%q` prints it. Names and users are nearly always plain; the rest is escaped the same way.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{b}' => out.push_str("\\v"),
-            '\u{c}' => out.push_str("\\f"),
-            letter if letter.is_ascii_control() => {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "\\x{:02x}", u32::from(letter));
-            }
-            letter => out.push(letter),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// A list as Go prints `%q` of a `[]string`: `["a" "b"]`.

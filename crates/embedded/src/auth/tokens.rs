@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::Refusal;
 use super::authentication::Proved;
 use super::identity::{BoundTo, Identity, NamedUid, service_account_user};
-use super::refusal::{FieldError, quoted, quoted_list};
+use super::refusal::{FieldError, quoted_list};
+use crate::schema::wording::quoted;
 use crate::store::{Collection, Key, Snapshot};
 
 /// Who signs, and for whom a token is that names no audience.

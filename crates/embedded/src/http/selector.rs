@@ -179,7 +179,8 @@ fn supported_field(kind: &Kind, field: &str) -> std::result::Result<String, Stri
             | Builtin::Event
             | Builtin::EventV1
             | Builtin::Namespace
-            | Builtin::Secret,
+            | Builtin::Secret
+            | Builtin::Service,
         )
         | None => {
             format!("field label not supported: {field}")

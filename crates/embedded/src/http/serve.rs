@@ -128,7 +128,11 @@ fn check_path(kind: &Kind, path: &ResourcePath, verb: Verb) -> Result<()> {
         if named && kind.is_namespaced() && !in_namespace {
             return Err(Status::unknown_resource());
         }
-        return if fits && known { Ok(()) } else { Err(Status::method_not_allowed()) };
+        return match kind.builtin() {
+            _ if fits && known => Ok(()),
+            Some(Builtin::Service) if fits => Err(Status::no_services(verb.as_str())),
+            _ => Err(Status::method_not_allowed()),
+        };
     }
     match kind.subresource(&path.subresource) {
         None if kind.builtin().is_none() => Err(Status::not_found(kind, &path.name)),

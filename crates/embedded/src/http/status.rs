@@ -285,6 +285,19 @@ impl Status {
         )
     }
 
+    /// A write of a Service: the kind is there to be asked for, and holds none.
+    pub fn no_services(verb: &str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            format!(
+                "{verb} is not supported on services: none is kept here, because nothing would route to one; the containers of a pod are \
+                 processes of this machine, reached at the ports that they open on it"
+            ),
+        )
+        .about("", "services", "")
+    }
+
     pub fn too_many_requests(message: &str, retry_after: u32) -> Self {
         let mut status = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
         status.0.details = Some(Map::from_iter([("retryAfterSeconds".to_owned(), retry_after.into())]));

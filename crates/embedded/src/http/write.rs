@@ -19,7 +19,7 @@ use crate::auth::admission::{self, Change};
 use crate::auth::{Resource, accounts};
 use crate::kinds::strategy::{self, Part};
 use crate::kinds::{Builtin, BuiltinSchemas, Cause, Kind, Origin, meta, typed};
-use crate::schema;
+use crate::schema::{self, wording::json_kind};
 use crate::store::{Key, Op, Snapshot, Stored, WriteError};
 
 /// How often a write that lost a race is tried again before the client is told.
@@ -84,17 +84,6 @@ fn summary(bytes: &[u8]) -> String {
         Some(_) => hex::encode(head),
     };
     if bytes.len() > SHOWN { format!("{shown} ...") } else { shown }
-}
-
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 /// Checks a decoded object against the type of the call's kind, taking out what the type does not have.

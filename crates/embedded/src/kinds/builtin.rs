@@ -19,6 +19,8 @@ pub enum Builtin {
     /// events.k8s.io/v1, another view of the same objects.
     EventV1,
     ServiceAccount,
+    /// Served to be read, and never stored: clients ask for them before they do something else, and nothing here routes to one.
+    Service,
     Lease,
     Job,
     Ingress,
@@ -51,6 +53,7 @@ const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "p
 const WITHOUT_COLLECTION: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const CREATE: &[&str] = &["create"];
 const GET: &[&str] = &["get"];
+const READ_ONLY: &[&str] = &["get", "list", "watch"];
 const UPDATE: &[&str] = &["update"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
@@ -88,6 +91,7 @@ const AGE: Printed = Printed("Age", 0, Says::Field(META, "creationTimestamp"));
 const CREATED_AT: Printed = Printed("Created At", 0, Says::Field(META, "creationTimestamp"));
 const EVENT: &str = "io.k8s.api.core.v1.Event";
 const NODE_INFO: &str = "io.k8s.api.core.v1.NodeSystemInfo";
+const SERVICE_SPEC: &str = "io.k8s.api.core.v1.ServiceSpec";
 
 const EVENT_COLUMNS: &[Printed] = &[
     Printed("Last Seen", 0, Says::Field(EVENT, "lastTimestamp")),
@@ -288,6 +292,29 @@ const ROWS: &[Row] = &[
         selectable: &[],
         definition: "io.k8s.api.core.v1.ServiceAccount",
         columns: &[NAME, AGE],
+    },
+    Row {
+        builtin: Builtin::Service,
+        group: "",
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short: &["svc"],
+        categories: &["all"],
+        scope: Scope::Namespaced,
+        verbs: READ_ONLY,
+        subresources: &[],
+        selectable: &["spec.clusterIP", "spec.type"],
+        definition: "io.k8s.api.core.v1.Service",
+        columns: &[
+            NAME,
+            Printed("Type", 0, Says::Field(SERVICE_SPEC, "type")),
+            Printed("Cluster-IP", 0, Says::Field(SERVICE_SPEC, "clusterIP")),
+            Printed("External-IP", 0, Says::Field(SERVICE_SPEC, "externalIPs")),
+            Printed("Port(s)", 0, Says::Field(SERVICE_SPEC, "ports")),
+            AGE,
+            Printed("Selector", 1, Says::Field(SERVICE_SPEC, "selector")),
+        ],
     },
     Row {
         builtin: Builtin::EventV1,

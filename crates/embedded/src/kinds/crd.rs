@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::openapi::BuiltinSchemas;
-use super::{Column, Kind, Origin, Scope, Subresource, meta};
+use super::{Column, Kind, Origin, Scope, Subresource, meta, strings};
 use crate::schema::Node;
 use crate::store::{Collection, Stored};
 
@@ -182,14 +182,4 @@ fn selectable(version: &Value) -> Vec<String> {
     let fields = version.get("selectableFields").and_then(Value::as_array);
     let paths = fields.into_iter().flatten().filter_map(|f| f.get("jsonPath")?.as_str());
     paths.map(|path| path.trim_start_matches('.').to_owned()).collect()
-}
-
-fn strings(value: Option<&Value>) -> Vec<String> {
-    value
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect()
 }

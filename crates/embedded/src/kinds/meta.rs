@@ -76,6 +76,7 @@ pub fn name_errors(kind: &Kind, name: &str) -> Vec<String> {
             | Builtin::Event
             | Builtin::EventV1
             | Builtin::ServiceAccount
+            | Builtin::Service
             | Builtin::Lease
             | Builtin::Job
             | Builtin::Ingress

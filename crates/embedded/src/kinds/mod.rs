@@ -123,3 +123,14 @@ impl Kind {
         object.insert("kind".to_owned(), Value::from(&*self.kind));
     }
 }
+
+/// The texts of a list, where it is one.
+fn strings(value: Option<&Value>) -> Vec<String> {
+    value
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value};
 
+use super::strings;
 use crate::schema::{ListType, MapType, Node, Type};
 
 const FILE: &str = include_str!("openapi.json");
@@ -125,7 +126,7 @@ impl Parser {
         }
         let text = |key: &str| raw.get(key).and_then(Value::as_str);
         let mut node = Node {
-            kind: text("type").and_then(type_named),
+            kind: text("type").and_then(Type::named),
             format: text("format").map(str::to_owned),
             default: raw.get("default").cloned(),
             required: strings(raw.get("required")),
@@ -180,28 +181,6 @@ fn extensions(node: &mut Node, raw: &Map<String, Value>) {
     if let Some(strategies) = text("x-kubernetes-patch-strategy") {
         node.patch_strategies = strategies.split(',').map(str::to_owned).collect();
     }
-}
-
-fn type_named(name: &str) -> Option<Type> {
-    match name {
-        "object" => Some(Type::Object),
-        "array" => Some(Type::Array),
-        "string" => Some(Type::String),
-        "integer" => Some(Type::Integer),
-        "number" => Some(Type::Number),
-        "boolean" => Some(Type::Boolean),
-        _ => None,
-    }
-}
-
-fn strings(value: Option<&Value>) -> Vec<String> {
-    value
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
-        .collect()
 }
 
 #[cfg(test)]

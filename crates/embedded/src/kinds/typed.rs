@@ -7,6 +7,7 @@ use std::sync::{LazyLock, OnceLock};
 use serde_json::{Map, Value};
 
 use super::openapi;
+use crate::schema::wording::json_kind;
 
 /// A Go type, as far as JSON can tell.
 #[derive(Debug, Clone, PartialEq)]
@@ -258,17 +259,6 @@ impl Reader {
             path.join("."),
             kind.go()
         )
-    }
-}
-
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

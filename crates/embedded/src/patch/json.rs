@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 
-use super::{Error, json_type};
+use super::Error;
 use crate::apply::{MAX_DEPTH, deeper_than};
+use crate::schema::wording::json_kind;
 
 const MAX_OPERATIONS: usize = 10_000;
 
@@ -61,7 +62,7 @@ fn decode_operation(operation: &Value) -> Result<Operation<'_>, Error> {
 }
 
 fn undecodable(value: &Value, into: &str) -> Error {
-    Error::Malformed(format!("error decoding patch: json: cannot unmarshal {} into {into}", json_type(value)))
+    Error::Malformed(format!("error decoding patch: json: cannot unmarshal {} into {into}", json_kind(value)))
 }
 
 fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> Result<(), Error> {

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Error, json_type};
+use super::Error;
+use crate::schema::wording::json_kind;
 
 /// Null removes a field, objects are merged, anything else is replaced. Also within what is new, null fields are left out. The
 /// depth of the result is that of the deeper of the two. O(n).
@@ -11,7 +12,7 @@ pub fn merge(value: Value, patch: &Value) -> Result<Value, Error> {
         Value::Object(_) => {}
         Value::Null => return Err(Error::Malformed("Invalid JSON Patch".to_owned())),
         other => {
-            let kind = json_type(other);
+            let kind = json_kind(other);
             return Err(Error::Malformed(format!(
                 "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
             )));

@@ -66,18 +66,6 @@ impl Error {
     }
 }
 
-/// What Go's decoder calls a JSON value.
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 fn check_depth(value: &Value) -> Result<(), Error> {
     if deeper_than(value, MAX_DEPTH) { Err(Error::too_deep()) } else { Ok(()) }
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+use super::Error;
 use super::merge::without_nulls;
-use super::{Error, json_type};
 use crate::apply::{Json, Place, Schema, wording};
+use crate::schema::wording::json_kind;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -21,7 +22,7 @@ pub fn strategic(value: Value, patch: &Value, schema: &Schema<'_>) -> Result<Val
     let Value::Object(patch) = patch else {
         return Err(Error::Malformed(format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            json_type(patch)
+            json_kind(patch)
         )));
     };
     let object = match value {
@@ -320,7 +321,7 @@ enum Kind {
 fn uniform(live: &[Value], patch: &[Value]) -> Result<Option<Kind>, Error> {
     let mut items = live.iter().chain(patch);
     let Some(first) = items.next() else { return Ok(None) };
-    if items.any(|item| json_type(item) != json_type(first)) {
+    if items.any(|item| json_kind(item) != json_kind(first)) {
         let [live, patch] = [live, patch].map(|list| wording::plain(&Value::Array(list.to_vec())));
         return Err(Error::Unmergeable(format!("list element types are not identical: [{live} {patch}]")));
     }

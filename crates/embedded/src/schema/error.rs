@@ -119,7 +119,7 @@ impl FieldError {
         value: impl Into<Value>,
         supported: &[S],
     ) -> Self {
-        let quoted: Vec<String> = supported.iter().map(|s| wording::quote(s.as_ref())).collect();
+        let quoted: Vec<String> = supported.iter().map(|s| wording::quoted(s.as_ref())).collect();
         let detail = match quoted.is_empty() {
             true => String::new(),
             false => format!("supported values: {}", quoted.join(", ")),

@@ -15,7 +15,7 @@ mod props;
 mod prune;
 mod structural;
 mod validate;
-mod wording;
+pub(crate) mod wording;
 
 #[cfg(test)]
 mod tests;

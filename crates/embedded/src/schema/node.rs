@@ -129,6 +129,21 @@ pub enum Type {
     Boolean,
 }
 
+impl Type {
+    /// The type that a schema calls so.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "object" => Some(Self::Object),
+            "array" => Some(Self::Array),
+            "string" => Some(Self::String),
+            "integer" => Some(Self::Integer),
+            "number" => Some(Self::Number),
+            "boolean" => Some(Self::Boolean),
+            _ => None,
+        }
+    }
+}
+
 /// `x-kubernetes-list-type`: how server-side apply sees a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListType {

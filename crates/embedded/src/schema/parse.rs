@@ -137,18 +137,6 @@ fn is_convertible(props: Props<'_>) -> bool {
         && props.additional_schema().is_none_or(is_convertible)
 }
 
-pub(super) fn type_of(name: &str) -> Option<Type> {
-    match name {
-        "object" => Some(Type::Object),
-        "array" => Some(Type::Array),
-        "string" => Some(Type::String),
-        "integer" => Some(Type::Integer),
-        "number" => Some(Type::Number),
-        "boolean" => Some(Type::Boolean),
-        _ => None,
-    }
-}
-
 /// The depth of a schema was measured before.
 pub(super) fn build(props: Props<'_>) -> Node {
     let branches =
@@ -183,7 +171,7 @@ pub(super) fn scalars(props: Props<'_>) -> Node {
     let text = |name: &str| Some(props.text(name)).filter(|text| !text.is_empty()).map(str::to_owned);
     let texts = |name: &str| props.texts(name).into_iter().map(str::to_owned).collect();
     Node {
-        kind: type_of(props.kind()),
+        kind: Type::named(props.kind()),
         description: text("description"),
         required: texts("required"),
         default: props.default().cloned(),

@@ -10,7 +10,7 @@ pub(crate) const MAX_DEPTH: usize = 160;
 /// A value as an error shows it: strings quoted, numbers plain, everything else as JSON.
 pub(crate) fn show(value: &Value) -> String {
     match value {
-        Value::String(text) => quote(text),
+        Value::String(text) => quoted(text),
         Value::Number(number) => show_number(number),
         Value::Bool(flag) => flag.to_string(),
         Value::Null | Value::Array(_) | Value::Object(_) => json(value),
@@ -47,7 +47,7 @@ pub(crate) fn float(number: f64) -> String {
 }
 
 /// A string between double quotes with Go's escapes.
-pub(crate) fn quote(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

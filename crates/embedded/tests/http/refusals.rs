@@ -127,3 +127,29 @@ async fn paths_that_lead_nowhere_say_so() {
     );
     assert_eq!(api.get_as(MAPS, "text/html").await.code, 406);
 }
+
+#[tokio::test]
+async fn services_are_there_to_be_read_and_refuse_to_be_written() {
+    const SERVICES: &str = "/api/v1/namespaces/default/services";
+    let api = Api::start().await;
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    let named = format!("{SERVICES}/s");
+    let patch = |kind: &str| {
+        let request = Request::patch(format!("{named}?fieldManager=t")).header(header::CONTENT_TYPE, kind);
+        request.body(Body::from(service.to_string())).unwrap()
+    };
+    for (verb, request) in [
+        ("create", Request::post(SERVICES).body(Body::from(service.to_string())).unwrap()),
+        ("update", Request::put(&named).body(Body::from(service.to_string())).unwrap()),
+        ("patch", patch("application/merge-patch+json")),
+        ("patch", patch("application/apply-patch+yaml")),
+        ("delete", Request::delete(&named).body(Body::empty()).unwrap()),
+        ("deletecollection", Request::delete(SERVICES).body(Body::empty()).unwrap()),
+    ] {
+        let wanted = format!(
+            "{verb} is not supported on services: none is kept here, because nothing would route to one; the containers of a pod are processes of this machine, reached at the ports that they open on it"
+        );
+        assert_eq!(api.send(request).await.refusal(), (405, wanted));
+    }
+    assert_eq!(api.get(SERVICES).await.object()["items"], json!([]));
+}

@@ -25,6 +25,7 @@ pub(super) struct Ended {
     pub(super) message: String,
     pub(super) exit_code: Option<i32>,
     pub(super) finished_at: Timestamp,
+    pub(super) tool: Option<String>,
     pub(super) log: Option<Sha256>,
     pub(super) result: RunResult,
     pub(super) next: Next,
@@ -72,6 +73,7 @@ impl Ended {
             message: outcome.message.clone(),
             exit_code: Some(outcome.exit_code),
             finished_at: outcome.finished_at,
+            tool: outcome.tool.clone(),
             log: Some(outcome.log_sha256.clone()),
             result: RunResult {
                 reason: outcome.reason.as_str().to_owned(),
@@ -96,7 +98,7 @@ impl Ended {
             state_identity: None,
             differences: Differences::default(),
         };
-        Self { reason, message, exit_code: None, finished_at: now, log: None, result, next }
+        Self { reason, message, exit_code: None, finished_at: now, tool: None, log: None, result, next }
     }
 
     pub(super) fn unmade(now: Timestamp) -> Self {
@@ -154,6 +156,7 @@ impl Ended {
             message: message.clone(),
             exit_code: exit_code(pod),
             finished_at: now,
+            tool: None,
             log: None,
             result: RunResult {
                 reason: reason.to_owned(),

@@ -248,6 +248,7 @@ fn finish(
         exit_code: Some(0),
         reason: Some(reason.into()),
         message: None,
+        tool: None,
         log_digest: None,
     };
     run.status = Some(TerraformRunStatus {
@@ -299,7 +300,7 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
         exit_code: i32::from(reason != Reason::Succeeded),
         started_at: now,
         finished_at: now,
-        tool: None,
+        tool: Some("terraform 1.2.3".into()),
         plan: (action == Action::Plan).then(|| PlanOutcome {
             sha256: Sha256::of(b"plan"),
             summary: adds(1),

@@ -39,6 +39,10 @@ pub(super) enum Error {
 
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
 const IMAGE_RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// How long a shim may take before another one is tried, and how often it is looked for.
+const TAKE_UP: Duration = Duration::from_secs(2);
+const FIRST_LOOK: Duration = Duration::from_millis(2);
+const LAST_LOOK: Duration = Duration::from_millis(32);
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 const SETTLE_ROUNDS: usize = 250;
 
@@ -86,7 +90,7 @@ pub(super) async fn start(
     match build_launch(shared, pod, record, container, before).await {
         Ok(launch) => {
             attempt.prepare(&intent(boot_id), &launch)?;
-            launch_shim(shared, &attempt)?;
+            launch_shim(shared, &attempt).await?;
         }
         Err(Obstacle::Blocked(blocked)) => return Ok(Some(blocked)),
         Err(Obstacle::StartError(message)) => {
@@ -207,7 +211,9 @@ fn confinement(shared: &Shared, pod: &Pod, image: &Image, directory: &PodDirecto
     }
 }
 
-pub(super) fn launch_shim(shared: &Shared, attempt: &AttemptDir) -> Result<(), Error> {
+/// Starts a shim for what was written down, and gives it the time to take it up: until then the attempt looks as if it had none, and
+/// would get another.
+pub(super) async fn launch_shim(shared: &Shared, attempt: &AttemptDir) -> Result<(), Error> {
     let shim = &shared.config.shim;
     let fail = |source| Error::Shim { program: shim.program.clone(), source };
     let complaints = std::fs::OpenOptions::new()
@@ -215,8 +221,7 @@ pub(super) fn launch_shim(shared: &Shared, attempt: &AttemptDir) -> Result<(), E
         .create(true)
         .open(attempt.path().join("shim.log"))
         .map_err(fail)?;
-    // The handle is dropped: a shim outlives its node, and the runtime collects it if it ends before.
-    tokio::process::Command::new(&shim.program)
+    let started = tokio::process::Command::new(&shim.program)
         .args(&shim.args)
         .arg(attempt.path())
         .env_clear()
@@ -225,8 +230,23 @@ pub(super) fn launch_shim(shared: &Shared, attempt: &AttemptDir) -> Result<(), E
         .stdout(Stdio::null())
         .stderr(complaints)
         .spawn()
-        .map(drop)
-        .map_err(fail)
+        .map_err(fail)?;
+    await_shim(started, attempt).await
+}
+
+/// Until the container counts as started, or the shim has ended; not for ever, because a machine can be slow. The shim's lock is not
+/// asked for: whoever asks has it for a moment, and the shim would have to wait.
+async fn await_shim(mut shim: tokio::process::Child, attempt: &AttemptDir) -> Result<(), Error> {
+    let mut pause = FIRST_LOOK;
+    let deadline = tokio::time::Instant::now() + TAKE_UP;
+    while !attempt.has_begun()? && tokio::time::Instant::now() < deadline {
+        tokio::select! {
+            _ = shim.wait() => return Ok(()),
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_LOOK),
+        }
+    }
+    // The handle is dropped: a shim outlives its node, and the runtime collects it if it ends before.
+    Ok(())
 }
 
 /// Ends what an attempt without a shim has left, and writes down that nobody saw how it ended.

@@ -274,9 +274,8 @@ impl Worker {
                 }
             }
             Action::Launch { container, number } => {
-                act::launch_shim(&self.shared, &self.shared.records.attempt(&self.uid, container, *number))?;
-                // It takes the lock before anything else; until then it would be launched again.
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                let attempt = self.shared.records.attempt(&self.uid, container, *number);
+                act::launch_shim(&self.shared, &attempt).await?;
             }
             Action::Settle { container, number } => {
                 let Some(record) = &self.record else { return Ok(()) };

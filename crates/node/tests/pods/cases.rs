@@ -364,6 +364,8 @@ pub(crate) async fn the_death_of_a_shim_ends_its_container_and_is_told(client: C
         .await;
     let pod = harness.wait("orphan", "/status/phase", "Running").await;
     let (shim, main) = harness.running(&pod);
+    let attempt = harness.records().attempt(pod["metadata"]["uid"].as_str().unwrap(), "main", 0);
+    assert_eq!(shims_of(attempt.path()), [shim.pid], "a container has one shim");
     shim.signal(Signal::KILL).unwrap();
     let ended = harness.wait("orphan", "/status/phase", "Failed").await;
     let state = &ended["status"]["containerStatuses"][0]["state"]["terminated"];
@@ -374,6 +376,15 @@ pub(crate) async fn the_death_of_a_shim_ends_its_container_and_is_told(client: C
         entry.session == shim.pid && entry.state == node::process::State::Alive
     };
     assert!(!table.iter().any(left), "nothing of it is left");
+}
+
+/// The processes that were started to look after this attempt. O(processes of the machine).
+fn shims_of(attempt: &std::path::Path) -> Vec<i32> {
+    let is_shim = |entry: &&node::process::Entry| {
+        let line = std::fs::read(format!("/proc/{}/cmdline", entry.process.pid)).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == attempt.as_os_str().as_encoded_bytes())
+    };
+    node::process::table().unwrap().iter().filter(is_shim).map(|entry| entry.process.pid).collect()
 }
 
 /// Tries what a hostile pod would try; the script's output says what worked.

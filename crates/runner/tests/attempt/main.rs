@@ -20,31 +20,12 @@ use api::text::{CommitId, GitUrl, Sha256};
 use api::tool::Tool;
 use bytes::Bytes;
 use datastore::client::{Client, LockChange, TokenSource};
-use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
+use datastore::service::{Keyring, Options, router};
 use datastore::{Artefact, Attempt, StateId};
 use futures::TryStreamExt;
-use futures::future::BoxFuture;
 use runner::{Echo, RunnerOptions, run_until};
 use sources::{FileUrls, Git, GitOptions, Source};
-
-/// `controller`, or `RUN/ATTEMPT` for a runner.
-#[derive(Debug)]
-struct ByName;
-
-impl Reviewer for ByName {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
-        let caller = match token.split_once('/') {
-            None => Caller::Controller,
-            Some((run, attempt)) => Caller::Runner(Runner {
-                namespace: "team".to_owned(),
-                pod: "pod".to_owned(),
-                pod_uid: "uid".to_owned(),
-                attempt: Attempt::new(run, attempt.parse().unwrap()).unwrap(),
-            }),
-        };
-        Box::pin(async { Ok(caller) })
-    }
-}
+use testkit::callers::ByName;
 
 struct World {
     dir: tempfile::TempDir,
@@ -186,7 +167,7 @@ impl World {
 
     fn options(&self, run: &str) -> RunnerOptions {
         let token_file = self.dir.path().join(format!("{run}.token"));
-        std::fs::write(&token_file, format!("{run}/1\n")).unwrap();
+        std::fs::write(&token_file, format!("team/{run}/1\n")).unwrap();
         #[allow(clippy::disallowed_methods)] // The tool is wherever the tests find it.
         let path = std::env::var_os("PATH").unwrap();
         RunnerOptions {

@@ -97,7 +97,13 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     }
     if let Some(plan) = &status.plan {
         let made = ago(&plan.made_at, now);
-        text.line("Plan", &format!("{}: {}, made {made}", plan.sha256.short(), render::counts(plan.summary)));
+        let run = runs.iter().find(|run| run.name_any() == plan.run);
+        let tool = run.and_then(|run| find::tool_of(run, plan.attempt));
+        let by = tool.map(|tool| format!(" by {tool}")).unwrap_or_default();
+        text.line(
+            "Plan",
+            &format!("{}: {}, made {made}{by}", plan.sha256.short(), render::counts(plan.summary)),
+        );
     }
     if let Some(next) = &status.next_check {
         text.line("Next look", &next.0.to_string());
@@ -148,11 +154,16 @@ fn of_run(run: &TerraformRun, events: &[Event], now: Timestamp) -> String {
             ago(&attempt.started_at, now),
             took.unwrap_or_else(|| "running".to_owned()),
             attempt.exit_code.map_or_else(get::dash, |code| code.to_string()),
+            attempt.tool.clone().unwrap_or_else(get::dash),
             attempt.reason.clone().unwrap_or_else(get::dash),
             attempt.message.clone().unwrap_or_default(),
         ]
     });
-    text.table("Attempts", &["NUMBER", "STARTED", "TOOK", "EXIT", "REASON", "MESSAGE"], rows.collect());
+    text.table(
+        "Attempts",
+        &["NUMBER", "STARTED", "TOOK", "EXIT", "TOOL", "REASON", "MESSAGE"],
+        rows.collect(),
+    );
     text.events(events, now);
     text.0.trim_end().to_owned()
 }

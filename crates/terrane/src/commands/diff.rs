@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use api::layer::PlanRef;
-use api::{TerraformLayer, condition};
+use api::{TerraformLayer, TerraformRun, condition};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
-use kube::ResourceExt;
-use serde_json::Value;
+use kube::{Api, ResourceExt};
+use serde_json::{Map, Value, json};
 use tofu::plan::{AttributeChange, Change, Plan};
 
 use super::service::{Call, Service};
-use super::{get, render};
+use super::{find, get, render};
 use crate::arguments::Reach;
 
 /// What `plan` and `diff` say with their exit code when something would change.
@@ -37,7 +37,7 @@ pub(crate) enum Form {
     Short,
     /// As the tool prints it
     Wide,
-    /// The whole plan, sensitive values masked
+    /// The whole plan, sensitive values masked, with its run and tool under `terrane`
     Json,
     Yaml,
     /// The sha256 of the plan
@@ -56,15 +56,25 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         bail!("layer {namespace}/{0} has no plan yet: {why}; `terrane plan {0}` makes one", options.layer);
     };
     let service = Service::find(&connection).await?;
+    let run = Api::<TerraformRun>::namespaced(connection.client.clone(), namespace)
+        .get_opt(&plan.run)
+        .await
+        .with_context(|| format!("read run {namespace}/{}, which made the plan", plan.run))?;
+    let tool = run.as_ref().and_then(|run| find::tool_of(run, plan.attempt));
     if !plan.summary.has_changes() || !is_applied(&layer) {
-        show(&service, namespace, &layer, &plan, options.output).await?;
+        show(&service, &layer, Shown { plan: &plan, tool }, options.output).await?;
         return Ok(code(&plan));
     }
     // What the newest plan would change is changed already.
     match options.output {
-        Form::Short => println!("Plan {} of {} is applied. No changes.", plan.sha256.short(), options.layer),
+        Form::Short => println!(
+            "Plan {} of {}{} is applied. No changes.",
+            plan.sha256.short(),
+            options.layer,
+            tool.map(|tool| format!(", made by {tool},")).unwrap_or_default()
+        ),
         Form::Wide | Form::Json | Form::Yaml | Form::Name => {
-            show(&service, namespace, &layer, &plan, options.output).await?;
+            show(&service, &layer, Shown { plan: &plan, tool }, options.output).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -78,34 +88,49 @@ pub(super) fn code(plan: &PlanRef) -> ExitCode {
     if plan.summary.has_changes() { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS }
 }
 
+/// A plan, and the tool that made it where that is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown<'a> {
+    pub(super) plan: &'a PlanRef,
+    pub(super) tool: Option<&'a str>,
+}
+
 /// Prints a plan of a layer.
 pub(super) async fn show(
     service: &Service,
-    namespace: &str,
     layer: &TerraformLayer,
-    plan: &PlanRef,
+    shown: Shown<'_>,
     form: Form,
 ) -> anyhow::Result<()> {
+    let namespace = layer.namespace().unwrap_or_default();
     match form {
-        Form::Name => println!("{}", plan.sha256),
+        Form::Name => println!("{}", shown.plan.sha256),
         Form::Wide => {
-            print!("{}", fetch(service, namespace, plan, "plan").await?);
+            print!("{}", fetch(service, &namespace, shown.plan, "plan").await?);
         }
         Form::Json => {
-            println!("{}", serde_json::to_string_pretty(&document(service, namespace, plan).await?)?)
+            println!("{}", serde_json::to_string_pretty(&document(service, &namespace, shown).await?)?)
         }
-        Form::Yaml => print!("{}", serde_saphyr::to_string(&document(service, namespace, plan).await?)?),
+        Form::Yaml => print!("{}", serde_saphyr::to_string(&document(service, &namespace, shown).await?)?),
         Form::Short => {
-            let read = read(service, namespace, plan).await?;
-            print!("{}", short(&layer.name_any(), layer, plan, &read, Timestamp::now()));
+            let read = read(service, &namespace, shown.plan).await?;
+            print!("{}", short(layer, shown, &read, Timestamp::now()));
         }
     }
     Ok(())
 }
 
-async fn document(service: &Service, namespace: &str, plan: &PlanRef) -> anyhow::Result<Value> {
-    let text = fetch(service, namespace, plan, "plan.json").await?;
-    serde_json::from_str(&text).context("read the plan in JSON")
+/// The plan as the tool writes it, which says the version and not whose it is; that, and where the plan is kept, stands under a name
+/// that no tool uses.
+async fn document(service: &Service, namespace: &str, shown: Shown<'_>) -> anyhow::Result<Value> {
+    let text = fetch(service, namespace, shown.plan, "plan.json").await?;
+    let mut plan: Map<String, Value> = serde_json::from_str(&text).context("read the plan in JSON")?;
+    let PlanRef { run, attempt, sha256, made_at, summary: _ } = shown.plan;
+    plan.insert(
+        "terrane".to_owned(),
+        json!({"run": run, "attempt": attempt, "sha256": sha256, "madeAt": made_at, "tool": shown.tool}),
+    );
+    Ok(Value::Object(plan))
 }
 
 /// What the plan would do, from its JSON.
@@ -126,13 +151,15 @@ async fn fetch(service: &Service, namespace: &str, plan: &PlanRef, what: &str) -
         .with_context(|| format!("read the plan of run {namespace}/{}", plan.run))
 }
 
-fn short(name: &str, layer: &TerraformLayer, reference: &PlanRef, plan: &Plan, now: Timestamp) -> String {
+fn short(layer: &TerraformLayer, shown: Shown<'_>, plan: &Plan, now: Timestamp) -> String {
+    let (name, reference) = (layer.name_any(), shown.plan);
     let commit = layer.status.as_ref().and_then(|status| status.revision.planned.as_ref());
     let at = commit.map(|commit| format!(" at {}", commit.short())).unwrap_or_default();
     let mut text = format!(
-        "Plan {} of {name}{at}, made {} ago\n",
+        "Plan {} of {name}{at}, made {} ago{}\n",
         reference.sha256.short(),
-        get::age(reference.made_at.0, now)
+        get::age(reference.made_at.0, now),
+        shown.tool.map(|tool| format!(" by {tool}")).unwrap_or_default()
     );
     for change in &plan.changes {
         text.push_str(&lines(change));
@@ -198,7 +225,6 @@ fn sign(actions: &[&str]) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_change_is_a_line_with_its_attributes() {

@@ -65,6 +65,12 @@ pub(super) fn has_succeeded(run: &TerraformRun) -> bool {
     run.status.as_ref().and_then(|status| status.state) == Some(RunState::Succeeded)
 }
 
+/// The tool of an attempt and its version. O(attempts of one run).
+pub(super) fn tool_of(run: &TerraformRun, attempt: u32) -> Option<&str> {
+    let attempts = &run.status.as_ref()?.attempts;
+    attempts.iter().find(|made| made.number == attempt)?.tool.as_deref()
+}
+
 /// What came of a run, for people.
 pub(super) fn outcome(run: &TerraformRun) -> String {
     let result = run.status.as_ref().and_then(|status| status.result.as_ref());

@@ -9,7 +9,7 @@ use api::{TerraformLayer, TerraformRun, annotation, condition};
 use clap::Args;
 use kube::{Api, ResourceExt};
 
-use super::diff::{self, Form};
+use super::diff::{self, Form, Shown};
 use super::progress::Progress;
 use super::service::Service;
 use super::sync::Wish;
@@ -57,7 +57,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<ExitCode> {
         );
     };
     let layer = super::layer(&connection.client, &connection.namespace, name).await?;
-    diff::show(&service, &connection.namespace, &layer, &plan, options.output).await?;
+    let tool = find::tool_of(&planned, plan.attempt);
+    diff::show(&service, &layer, Shown { plan: &plan, tool }, options.output).await?;
     Ok(diff::code(&plan))
 }
 

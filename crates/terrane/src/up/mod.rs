@@ -105,6 +105,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     });
 
     let stop_work = CancellationToken::new();
+    let programs = std::env::split_paths(&environment::search_path()).collect();
+    let catalogue = tools::keep_catalogue(tools.store().to_owned(), programs);
     let work = async {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
@@ -112,6 +114,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = ending("the HTTP service", serve(listener, for_people)) => ended,
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
             () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
+            () = catalogue => bail!("installed tools are no longer looked at"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
                 context.lead(election, stop_work.clone()).await?;

@@ -3,16 +3,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
 use datastore::service::Reviewer;
 use node::isolation::Isolation;
+use tofu::installed::{Catalogue, Found};
 
 use crate::arguments::Up;
 use crate::commands::tools::{default_keys, store_directory};
 use crate::controllers_role::{provider_mirror, tools_directory};
 use crate::{provider_service, tool_service};
+
+/// How soon a tool that was upgraded is written down again.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 pub(super) struct Places {
@@ -24,6 +29,11 @@ impl Places {
     pub(super) fn find(options: &Up, data: &Path, isolation: &Isolation) -> anyhow::Result<Self> {
         let providers = options.provider_mirror.as_deref().map(|mirror| checked(mirror, isolation));
         Ok(Self { store: store_directory(data, isolation), providers: providers.transpose()? })
+    }
+
+    /// Where runners read what is known of tools.
+    pub(super) fn store(&self) -> &Path {
+        &self.store
     }
 
     /// What pods that are confined by path must be shown.
@@ -48,6 +58,23 @@ impl Places {
         let registries = options.registries.options(&options.downloads);
         let providers = provider_service::router(&self.store, registries, reviewer.clone())?;
         Ok(tool_service::router(store, source, reviewer).merge(providers))
+    }
+}
+
+/// Writes down for runners which versions the installed tools have, and looks again now and then: who upgrades a tool does not tell us.
+/// What is not written down yet, or not any more, runners ask the tools themselves.
+pub(super) async fn keep_catalogue(store: PathBuf, directories: Vec<PathBuf>) {
+    let mut known = Catalogue::read(&store);
+    loop {
+        match known.renew(&directories).await {
+            Found::Same => {}
+            Found::Other => {
+                if let Err(error) = known.write(&store) {
+                    tracing::warn!(%error, store = %store.display(), "the versions of installed tools could not be written down; each run asks for them");
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

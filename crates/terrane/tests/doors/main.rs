@@ -48,6 +48,13 @@ fn planning(doors: &Doors) {
     diff.says("Approve: terrane approve database");
     let plan = doors.run(&["diff", "database", "-o", "json"]).with_code(2).json();
     assert_eq!(plan["resource_changes"].as_array().unwrap().len(), 3, "{plan}");
+    let tool = plan["terrane"]["tool"].as_str().unwrap();
+    let version = plan["terraform_version"].as_str().unwrap();
+    assert!([format!("terraform {version}"), format!("tofu {version}")].contains(&tool.to_owned()), "{tool}");
+    doors.run(&["diff", "database"]).with_code(2).says(&format!(" ago by {tool}\n"));
+    doors.run(&["describe", "database"]).with_code(0).says(&format!(" ago by {tool}\n"));
+    let run = format!("run/{}", plan["terrane"]["run"].as_str().unwrap());
+    doors.run(&["describe", &run]).with_code(0).says("TOOL").says(tool);
     doors.run(&["diff", "database", "-o", "wide"]).with_code(2).says("Plan: 3 to add");
     doors.run(&["diff", "network"]).with_code(0).says("is applied. No changes.");
 
@@ -61,6 +68,7 @@ fn planning(doors: &Doors) {
 
     doors.run(&["sync", "app", "-o", "name"]).with_code(0).says("terraformlayers/app");
     doors.run(&["reconcile", "app"]).with_code(0).says("app will be planned now");
+    doors.run(&["reconcile", "--help"]).with_code(0).says("with autoApply it is applied");
     doors
         .run(&["plan", "nework"])
         .with_code(1)

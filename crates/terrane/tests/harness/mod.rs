@@ -299,10 +299,8 @@ pub(crate) async fn declare_layer(client: &Client, name: &str, code: &str) -> Sc
     source
 }
 
-/// A repository of these files.
-pub(crate) async fn declare_repository(client: &Client, name: &str, files: &[(&str, &str)]) -> Scratch {
-    let source = Scratch::new("terrane-source-").unwrap();
-    let root = source.path();
+/// Makes a directory a repository whose first commit has these files.
+pub(crate) fn commit_files(root: &Path, files: &[(&str, &str)]) {
     for (path, content) in files {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -311,6 +309,13 @@ pub(crate) async fn declare_repository(client: &Client, name: &str, files: &[(&s
     git(root, &["init", "--quiet"]);
     git(root, &["add", "--all"]);
     git(root, &["commit", "--quiet", "--message=Start"]);
+}
+
+/// A repository of these files.
+pub(crate) async fn declare_repository(client: &Client, name: &str, files: &[(&str, &str)]) -> Scratch {
+    let source = Scratch::new("terrane-source-").unwrap();
+    let root = source.path();
+    commit_files(root, files);
     let repository = json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository", "metadata": { "name": name },
         "spec": { "repository": { "url": format!("file://{}", root.display()) }, "pollInterval": "1s" },

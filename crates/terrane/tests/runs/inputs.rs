@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use api::{TerraformLayer, TerraformRepository, condition};
 use k8s_openapi::api::core::v1::Secret;
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use testkit::forge::HttpsForge;
 use testkit::process::Scratch;
 
-use crate::harness::{Terrane, git, is, layer_until, until, why};
+use crate::harness::{Terrane, commit_files, git, is, layer_until, until, why};
 
 /// How much a tool prints that does not stop: more than any runner should ever hold.
 const FLOODED: usize = 100_000_000;
@@ -144,17 +143,6 @@ async fn declare(client: &Client, object: Value) {
         let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
         repositories.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
     }
-}
-
-fn commit_files(root: &Path, files: &[(&str, &str)]) {
-    for (path, content) in files {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-    git(root, &["init", "--quiet"]);
-    git(root, &["add", "--all"]);
-    git(root, &["commit", "--quiet", "--message=Start"]);
 }
 
 #[tokio::test]

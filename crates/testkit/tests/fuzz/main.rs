@@ -3,12 +3,13 @@
 //! `FUZZ_SECONDS=600 cargo test -p testkit --test fuzz` looks longer; `FUZZ_NUMBER=N` tries one input of each again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod archives;
 mod kubernetes;
 mod requests;
+mod terragrunt;
 
 use std::fs;
 use std::io::Cursor;
-use std::path::Path;
 
 use serde_json::Value;
 use testkit::fuzz::{Fuzz, Report};
@@ -127,41 +128,6 @@ fn signature() {
             assert!(tofu::signature::verify(b"never signed", by_vendor, &read).is_err());
         }
     });
-}
-
-/// Whatever an archive holds, nothing is made outside of the directory, and no link leads out of it.
-#[test]
-fn bundle() {
-    let place = tempfile::tempdir().unwrap();
-    let outside = place.path().join("outside");
-    let target = outside.join("target");
-    fuzz("bundle", |input| {
-        fs::create_dir_all(&target).unwrap();
-        let _ = runner::unpack::unpack(input, &target);
-        let beside: Vec<_> =
-            fs::read_dir(&outside).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        assert_eq!(beside, ["target"], "something was made outside");
-        let root = target.canonicalize().unwrap();
-        for path in everything_below(&target) {
-            if path.is_symlink()
-                && let Ok(end) = path.canonicalize()
-            {
-                assert!(end.starts_with(&root), "{} leads to {}", path.display(), end.display());
-            }
-        }
-        fs::remove_dir_all(&target).unwrap();
-    });
-}
-
-fn everything_below(directory: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        found.push(entry.path());
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(everything_below(&entry.path()));
-        }
-    }
-    found
 }
 
 /// The search itself: a parser with a mistake is caught, the input is kept, and its number repeats it.

@@ -5,32 +5,12 @@ use std::sync::Arc;
 
 use api::text::Sha256;
 use axum::body::Body;
-use datastore::service::{Caller, Keyring, Options, ReviewError, Reviewer, Runner, router};
-use datastore::{Attempt, key::Key};
-use futures::future::BoxFuture;
+use datastore::key::Key;
+use datastore::service::{Keyring, Options, Reviewer, router};
+use testkit::callers::ByName;
 use tower::ServiceExt;
 
 use super::fuzz;
-
-/// `controller` is Terrane itself, `runner` a runner, everybody else nobody.
-#[derive(Debug)]
-struct ByName;
-
-impl Reviewer for ByName {
-    fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, ReviewError>> {
-        let caller = match token {
-            "controller" => Ok(Caller::Controller),
-            "runner" => Ok(Caller::Runner(Runner {
-                namespace: "team".to_owned(),
-                pod: "pod".to_owned(),
-                pod_uid: "uid".to_owned(),
-                attempt: Attempt::new("run-1", 1).unwrap(),
-            })),
-            _ => Err(ReviewError::Unauthenticated("unknown".to_owned())),
-        };
-        Box::pin(async { caller })
-    }
-}
 
 /// What an input says, as far as it is a request at all.
 pub(super) fn request(input: &[u8]) -> Option<http::Request<Body>> {
@@ -68,9 +48,8 @@ fn datastore() {
         }
         let Some(request) = request(input) else { return };
         let bearer = request.headers().get("authorization").and_then(|value| value.to_str().ok());
-        let known = bearer.is_some_and(|text| {
-            matches!(text.strip_prefix("Bearer ").map(str::trim), Some("controller" | "runner"))
-        });
+        let token = bearer.and_then(|text| text.strip_prefix("Bearer ")).map(str::trim).unwrap_or_default();
+        let known = runtime.block_on(ByName.review(token)).is_ok();
         let is_health = request.uri().path() == "/healthz";
         let shown = format!("{} {}", request.method(), request.uri());
         runtime.block_on(async {

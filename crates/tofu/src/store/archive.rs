@@ -52,7 +52,7 @@ struct Entry {
 }
 
 /// Writes the file `name` of the archive to `out`; returns its size.
-pub(super) fn unpack(archive: &mut File, name: &str, out: &mut impl Write) -> Result<u64, Error> {
+pub fn unpack(archive: &mut File, name: &str, out: &mut impl Write) -> Result<u64, Error> {
     let (entries, end_of_data) = list(archive)?;
     let mut found = entries.into_iter().filter(|entry| entry.name == name);
     let entry = found.next().ok_or_else(|| Error::Missing(name.to_owned()))?;
@@ -64,16 +64,16 @@ pub(super) fn unpack(archive: &mut File, name: &str, out: &mut impl Write) -> Re
 
 /// A file that was unpacked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unpacked {
-    pub(super) name: String,
+pub struct Unpacked {
+    pub name: String,
     /// In lower case hexadecimal digits.
-    pub(super) sha256: String,
-    pub(super) size: u64,
+    pub sha256: String,
+    pub size: u64,
 }
 
 /// Writes all files of the archive below `directory`, which is empty. Others can read them, and execute those that the archive
 /// marks so. O(entries), which are limited.
-pub(super) fn unpack_all(archive: &mut File, directory: &Path) -> Result<Vec<Unpacked>, Error> {
+pub fn unpack_all(archive: &mut File, directory: &Path) -> Result<Vec<Unpacked>, Error> {
     let (entries, end_of_data) = list(archive)?;
     let whole: u64 = entries.iter().map(|entry| entry.size).sum();
     if whole > PROGRAM_LIMIT {

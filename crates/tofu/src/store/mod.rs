@@ -9,13 +9,13 @@
 //!
 //! Whoever may write here decides what others execute, so that is never a runner's pod: docs/adr/0005.
 
-mod archive;
+pub mod archive;
 mod http;
 pub mod providers;
 mod release;
 mod source;
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, DirEntry, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,6 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
-pub use archive::Error as ArchiveError;
 pub use http::Progress;
 pub use release::Platform;
 pub use source::{Source, SourceOptions};
@@ -190,14 +189,8 @@ impl Store {
     /// What is installed, by program and then version. O(programs in the store).
     pub fn list(&self) -> Result<Vec<Installed>, Error> {
         let io = |source| Error::Io { path: self.root.clone(), source };
-        let entries = match std::fs::read_dir(&self.root) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(io(error)),
-        };
         let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(io)?;
+        for entry in entries_of(&self.root)? {
             let Some((program, version)) = entry.file_name().to_str().and_then(read_name) else { continue };
             if entry.file_type().map_err(io)?.is_file() {
                 found.push(Installed { program, version, path: entry.path() });
@@ -337,6 +330,16 @@ fn read_name(name: &str) -> Option<(Program, Version)> {
         let version = Version::parse(version).ok().filter(|_| !name.ends_with(".json"))?;
         Some((program, version))
     })
+}
+
+/// What a directory holds; nothing where it is not there. O(entries).
+fn entries_of(directory: &Path) -> Result<Vec<DirEntry>, Error> {
+    let io = |source| Error::Io { path: directory.to_owned(), source };
+    match std::fs::read_dir(directory) {
+        Ok(entries) => entries.collect::<Result<_, _>>().map_err(io),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(io(error)),
+    }
 }
 
 /// A directory that everybody can read, whatever this process gives away by default.

@@ -57,6 +57,8 @@ fn builtin_cells(builtin: Builtin, object: &Value, now: Timestamp) -> Vec<Value>
         Builtin::Secret => vec![name, text(object, "/type").into(), count(object, &["data"]).into(), age],
         Builtin::ConfigMap => vec![name, count(object, &["data", "binaryData"]).into(), age],
         Builtin::ServiceAccount => vec![name, age],
+        // None is ever stored.
+        Builtin::Service => Vec::new(),
         Builtin::Event => event(object, now),
         Builtin::EventV1 => event(&view::event_core(object.clone()), now),
         Builtin::Lease => vec![name, text(object, "/spec/holderIdentity").into(), age],

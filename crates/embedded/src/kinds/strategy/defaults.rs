@@ -41,6 +41,7 @@ pub(super) fn fill(builtin: Builtin, object: &mut Value) {
         | Builtin::Binding
         | Builtin::ConfigMap
         | Builtin::ServiceAccount
+        | Builtin::Service
         | Builtin::Lease
         | Builtin::Ingress
         | Builtin::TokenReview

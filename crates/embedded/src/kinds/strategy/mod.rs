@@ -110,6 +110,7 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
             | Builtin::Event
             | Builtin::EventV1
             | Builtin::ServiceAccount
+            | Builtin::Service
             | Builtin::Lease
             | Builtin::TokenReview
             | Builtin::SelfSubjectReview
@@ -411,6 +412,7 @@ fn validate_kind(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<Cause>
             | Builtin::Node
             | Builtin::Binding
             | Builtin::ServiceAccount
+            | Builtin::Service
             | Builtin::TokenReview
             | Builtin::SelfSubjectReview
             | Builtin::SubjectAccessReview

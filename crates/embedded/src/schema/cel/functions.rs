@@ -370,7 +370,7 @@ fn invoke(
         Ok(outcome) => outcome.map_err(|error| match (name, fault(&error)) {
             ("url", Fault::Text(_)) => Fault::text(format!(
                 "URL parse error during conversion from string: parse {}: invalid URI for request",
-                wording::quote(&first)
+                wording::quoted(&first)
             )),
             (_, fault) => fault,
         }),

@@ -50,7 +50,7 @@ impl Run<'_> {
     }
 
     fn invalid_type(&mut self, wanted: &str, got: &str) {
-        let detail = format!("{} in body must be of type {wanted}: {}", self.path, wording::quote(got));
+        let detail = format!("{} in body must be of type {wanted}: {}", self.path, wording::quoted(got));
         self.errors.push(FieldError::type_invalid(self.place(), got, detail));
     }
 
@@ -195,7 +195,7 @@ impl Run<'_> {
     fn format(&mut self, format: format::Format<'_>, text: &str) {
         if !format.accepts(text) {
             let detail =
-                format!("{} in body must be of type {}: {}", self.path, format.name, wording::quote(text));
+                format!("{} in body must be of type {}: {}", self.path, format.name, wording::quoted(text));
             self.errors.push(FieldError::type_invalid(self.place(), text, detail));
         }
     }
@@ -335,7 +335,7 @@ impl Run<'_> {
             match (success, best) {
                 (Some(count), _) => passed += count,
                 (None, best) => {
-                    let name = wording::quote(&self.path);
+                    let name = wording::quoted(&self.path);
                     self.pathless(format!("{name} must validate at least one schema (anyOf)"));
                     if let Some((faults, count)) = best {
                         self.errors.extend(faults);
@@ -354,7 +354,7 @@ impl Run<'_> {
                 passed += count;
             }
             if valid < node.all_of.len() {
-                let name = wording::quote(&self.path);
+                let name = wording::quoted(&self.path);
                 let none = if valid == 0 { ". None validated" } else { "" };
                 self.pathless(format!("{name} must validate all the schemas (allOf){none}"));
             }
@@ -362,7 +362,7 @@ impl Run<'_> {
         if let Some(branch) = &node.not
             && self.alternative(branch, value, depth).0.is_empty()
         {
-            let name = wording::quote(&self.path);
+            let name = wording::quoted(&self.path);
             self.pathless(format!("{name} must not validate the schema (not)"));
         }
         passed
@@ -388,7 +388,7 @@ impl Run<'_> {
         if valid == 1 {
             return first_success.unwrap_or_default();
         }
-        let name = wording::quote(&self.path);
+        let name = wording::quoted(&self.path);
         let found = match valid {
             0 => "Found none valid".to_owned(),
             several => format!("Found {several} valid alternatives"),

@@ -29,7 +29,7 @@ pub use registry::{Registry, RegistryOptions};
 
 use super::archive::{self, Unpacked};
 use super::release::shown;
-use super::{Draft, Error, Platform, open_directory, take_turn};
+use super::{Draft, Error, Platform, entries_of, open_directory, take_turn};
 
 /// Where a store of programs has its providers.
 pub const DIRECTORY: &str = "providers";
@@ -252,14 +252,8 @@ impl ProviderStore {
 /// The directories in a place, without those that are being made.
 fn directories(place: &Path) -> Result<Vec<String>, Error> {
     let io = |source| Error::Io { path: place.to_owned(), source };
-    let entries = match std::fs::read_dir(place) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(io(error)),
-    };
     let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(io)?;
+    for entry in entries_of(place)? {
         if let Ok(name) = entry.file_name().into_string()
             && !name.starts_with('.')
             && entry.file_type().map_err(io)?.is_dir()
