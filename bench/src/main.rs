@@ -55,12 +55,6 @@ enum Command {
         #[arg(long)]
         results: Option<PathBuf>,
     },
-    /// Measure the state backend alone; its rows are part of the engine's table.
-    State {
-        /// How many states are written.
-        #[arg(long, default_value_t = 51)]
-        writes: usize,
-    },
     /// Take every measure of the embedded API once with tiny numbers, and print them.
     Smoke,
     /// Serve the embedded API: the process that is measured.
@@ -106,10 +100,6 @@ async fn run(command: Command) -> Result<()> {
             let say = |step: &str| eprintln!("{:>6.1} s  terrane up: {step}", start.elapsed().as_secs_f64());
             let rows = engine_rows::take(&terrane, &scale, say).await.context("measuring terrane up")?;
             tell("engine", "Engine", "script", &rows, results)
-        }
-        Command::State { writes } => {
-            let rows = state_rows::take(writes).await.context("measuring the state backend")?;
-            tell("state", "State backend", "local files", &rows, None)
         }
         Command::Smoke => {
             let figures = take(Side::Ours, &Scale::tiny()).await?;

@@ -449,6 +449,32 @@ fn a_silent_end_is_unknown_for_an_apply_and_a_failure_for_a_plan() {
 }
 
 #[test]
+fn a_plan_that_finds_no_room_is_told_so_and_retried_with_a_result_and_without_one() {
+    let mut told = scene(Action::Plan);
+    told.step();
+    told.ends(Reason::DatastoreFull);
+    told.step();
+    let mut silent = scene(Action::Plan);
+    silent.step();
+    silent.pod_becomes("Failed", api::attempt::EXIT_DATASTORE_FULL);
+    silent.outcome = Read::Absent;
+    silent.step();
+    for scene in [told, silent] {
+        assert_eq!(scene.state(), Some(RunState::FailureGracePeriod));
+        assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("DatastoreFull"));
+    }
+
+    // What an apply did is not known from this.
+    let mut apply = scene(Action::Apply);
+    apply.step();
+    apply.step();
+    apply.pod_becomes("Failed", api::attempt::EXIT_DATASTORE_FULL);
+    apply.outcome = Read::Absent;
+    apply.step();
+    assert_eq!(apply.status().result.unwrap().reason, "OutcomeUnknown");
+}
+
+#[test]
 fn a_plan_is_retried_to_the_limit_with_growing_pauses() {
     let mut scene = scene(Action::Plan);
     scene.run.spec.max_retries = 2;

@@ -4,7 +4,7 @@
 //! datastore that has no room.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub(crate) struct Proxy {
     /// Absent for a plan, which may only read.
     pub(crate) fence: Option<u64>,
     pub(crate) spool: PathBuf,
-    /// How long a state waits for room in the datastore.
+    /// How long a state, or the release of its lock, waits for room in the datastore.
     pub(crate) patience: Duration,
     pub(crate) password: SecretString,
     pub(crate) log: Arc<Log>,
@@ -158,19 +158,24 @@ impl Proxy {
         }
         file.flush().await?;
         file.sync_all().await?;
-        self.push(spooled.path(), lock_id.as_deref()).await?;
+        // It is the only record of what was changed.
+        let push = || self.client.state_put(&self.state, spooled.path(), lock_id.as_deref(), self.fence);
+        self.when_there_is_room("The new state is kept here until it can be stored", push).await?;
         Ok(StatusCode::OK.into_response())
     }
 
-    /// Stores a spooled state. It is the only record of what was changed, so a full datastore is waited for.
-    async fn push(&self, spooled: &Path, lock_id: Option<&str>) -> Result<(), ClientError> {
+    /// Sends again and again as long as the datastore has no room, and says so once.
+    async fn when_there_is_room<F>(&self, waiting: &str, send: impl Fn() -> F) -> Result<(), ClientError>
+    where
+        F: Future<Output = Result<(), ClientError>>,
+    {
         let until = Instant::now() + self.patience;
         let mut told = false;
         loop {
-            match self.client.state_put(&self.state, spooled, lock_id, self.fence).await {
+            match send().await {
                 Err(error) if error.is_full() && Instant::now() < until => {
                     if !std::mem::replace(&mut told, true) {
-                        self.log.line(&format!("The new state is kept here until it can be stored: {error}"));
+                        self.log.line(&format!("{waiting}: {error}"));
                     }
                     tokio::time::sleep(ROOM_AGAIN).await;
                 }
@@ -182,7 +187,15 @@ impl Proxy {
     async fn lock(&self, change: LockChange, body: Body) -> Result<Response, Failure> {
         let info =
             axum::body::to_bytes(body, LOCK_LIMIT).await.map_err(|error| Failure::Tool(error.to_string()))?;
-        self.client.state_lock(&self.state, change, info, self.fence).await?;
+        let send = || self.client.state_lock(&self.state, change, info.clone(), self.fence);
+        match change {
+            // Nothing has been changed yet, and the tool can say so.
+            LockChange::Take => send().await?,
+            LockChange::Release => {
+                self.when_there_is_room("The state stays locked until its release can be stored", send)
+                    .await?;
+            }
+        }
         Ok(StatusCode::OK.into_response())
     }
 

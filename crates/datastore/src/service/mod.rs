@@ -4,7 +4,6 @@
 mod access;
 mod artefacts;
 mod audit;
-mod disk;
 mod identity;
 mod journal;
 mod keyring;

@@ -22,8 +22,6 @@ use object_store::{
     RetryConfig,
 };
 
-use super::disk::Disk;
-
 /// Uploads that are not finished stand under this name, and so do the objects that a place is tried out with.
 pub(crate) const STAGING: &str = "staging";
 /// What has stood there for this long belongs to nobody any more. Clocks may differ; a day is more than any upload takes.
@@ -296,7 +294,12 @@ impl Bucket {
 
 /// An object store on local disk that has written what it says it has written.
 pub(crate) fn local(directory: &FilePath) -> Result<Objects, object_store::Error> {
-    Ok(Arc::new(Disk::open(directory)?))
+    std::fs::create_dir_all(directory).map_err(io)?;
+    let local = object_store::local::LocalFileSystem::new_with_prefix(directory)?
+        .with_fsync(true)
+        // What a run left goes with its directories.
+        .with_automatic_cleanup(true);
+    Ok(Arc::new(local))
 }
 
 fn io(source: std::io::Error) -> object_store::Error {

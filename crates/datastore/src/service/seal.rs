@@ -261,20 +261,6 @@ pub(crate) fn content_size(sealed: u64) -> Option<u64> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
-
-    #[test]
-    fn parts_have_exactly_their_size_and_come_to_the_whole() {
-        let mut sealed = Sealed::default();
-        for piece in [&b"abc"[..], b"defgh", b"ij"] {
-            sealed.push(Bytes::from_static(piece));
-        }
-        let mut parts = Vec::new();
-        while let Some(part) = sealed.part(4) {
-            parts.push(part.concat());
-        }
-        assert_eq!(parts, [b"abcd", b"efgh"]);
-        assert_eq!(sealed.rest().concat(), b"ij");
-    }
     use crate::key::{Artefact, Attempt};
     use zeroize::Zeroizing;
 
@@ -305,6 +291,20 @@ mod tests {
         }
         opener.finish(&mut out)?;
         Ok((preamble, out))
+    }
+
+    #[test]
+    fn parts_have_exactly_their_size_and_come_to_the_whole() {
+        let mut sealed = Sealed::default();
+        for piece in [&b"abc"[..], b"defgh", b"ij"] {
+            sealed.push(Bytes::from_static(piece));
+        }
+        let mut parts = Vec::new();
+        while let Some(part) = sealed.part(4) {
+            parts.push(part.concat());
+        }
+        assert_eq!(parts, [b"abcd", b"efgh"]);
+        assert_eq!(sealed.rest().concat(), b"ij");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Sealed objects in an object store: written once, digests checked on the way in, streamed both ways. Who may do what
 //! is not decided here.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use api::text::Sha256;
@@ -9,12 +10,11 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, RenameOptions, RenameTargetMode,
+    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, RenameOptions, RenameTargetMode,
 };
 use sha2::Digest;
 
-use super::disk::{Need, Promise};
 use super::keyring::Keyring;
 use super::place::STAGING;
 use super::seal::{self, Opener, Sealed, Sealer, content_size};
@@ -56,7 +56,7 @@ impl Error {
     }
 }
 
-/// Whether a store has no room left: a disk or a quota of this machine, or a bucket that says so. The library has no name for it.
+/// Whether a disk or a quota of this machine has no room left. The library has no name for it, so the cause is looked for.
 fn is_full(error: &object_store::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -67,8 +67,7 @@ fn is_full(error: &object_store::Error) -> bool {
         }
         cause = error.source();
     }
-    let text = error.to_string();
-    ["507 Insufficient Storage", "StorageFull", "QuotaExceeded"].iter().any(|sign| text.contains(sign))
+    false
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,12 +110,16 @@ impl Store {
         let path = writing.key.path();
         let staging = Path::from(format!("{STAGING}/{}", random_name(&path)?));
         let mut upload = None;
-        match self.write(&writing, body, &staging, &mut upload).await {
+        let mut body = std::pin::pin!(body.fuse());
+        match self.write(&writing, body.as_mut(), &staging, &mut upload).await {
             Ok(put) => Ok(put),
             Err(error) => {
                 if let Some(mut upload) = upload {
                     // What is left behind in staging is swept later; the error matters more.
                     let _ = upload.abort().await;
+                }
+                if matches!(error, Error::Full { .. }) {
+                    drain(body, writing.key.limit()).await;
                 }
                 Err(error)
             }
@@ -126,7 +129,7 @@ impl Store {
     async fn write<S, E>(
         &self,
         writing: &Writing<'_>,
-        body: S,
+        mut body: Pin<&mut S>,
         staging: &Path,
         upload: &mut Option<Box<dyn MultipartUpload>>,
     ) -> Result<Put, Error>
@@ -144,7 +147,6 @@ impl Store {
                 .map_err(sealed)?;
         let mut hasher = sha2::Sha256::new();
         let mut size = 0u64;
-        let mut body = std::pin::pin!(body);
         while let Some(piece) = body.next().await {
             let piece =
                 piece.map_err(|error| Error::Body { path: path.clone(), detail: error.to_string() })?;
@@ -157,12 +159,7 @@ impl Store {
             while let Some(part) = out.part(PART) {
                 let parts = match upload {
                     Some(parts) => parts,
-                    None => {
-                        let mut options = PutMultipartOptions::default();
-                        Need::of(writing.key).mark(&mut options.extensions);
-                        upload
-                            .insert(self.objects.put_multipart_opts(staging, options).await.map_err(storage)?)
-                    }
+                    None => upload.insert(self.objects.put_multipart(staging).await.map_err(storage)?),
                 };
                 parts.put_part(PutPayload::from_iter(part)).await.map_err(storage)?;
             }
@@ -175,9 +172,7 @@ impl Store {
         let target = Path::from(path.as_str());
         let result = match upload.as_mut() {
             None => {
-                let mut options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                Need::of(writing.key).mark(&mut options.extensions);
-                Promise::of(writing.key).mark(&mut options.extensions);
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 self.objects.put_opts(&target, PutPayload::from_iter(out.rest()), options).await.map(drop)
             }
             Some(parts) => {
@@ -310,6 +305,19 @@ impl Store {
     }
 }
 
+/// Takes what is still sent, up to `limit` bytes, and forgets it: whoever is in the middle of sending may not hear an answer.
+async fn drain<S, E>(mut body: Pin<&mut S>, limit: u64)
+where
+    S: Stream<Item = Result<Bytes, E>>,
+{
+    let mut size = 0u64;
+    while size < limit
+        && let Some(Ok(piece)) = body.next().await
+    {
+        size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+    }
+}
+
 /// The bytes of an object. The library reads a file by 8 KiB, each in a task of its own; a large one goes by larger pieces.
 fn pieces(found: GetResult) -> BoxStream<'static, object_store::Result<Bytes>> {
     const PIECE: usize = 256 * 1024;
@@ -380,4 +388,32 @@ pub(super) fn digest_bytes(sha256: &Sha256) -> [u8; 32] {
 pub(crate) fn hex_digest(hasher: sha2::Sha256) -> Sha256 {
     let digest = hex::encode(hasher.finalize());
     Sha256::new(digest).unwrap_or_else(|_| Sha256::of(b""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIO: i32 = 5;
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+
+    #[test]
+    fn a_full_disk_and_a_used_up_quota_are_told_from_other_failures_wherever_they_stand_in_the_chain() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the disk failed")]
+        struct Above(#[source] std::io::Error);
+        let of = |number| {
+            let source = Box::new(Above(std::io::Error::from_raw_os_error(number)));
+            Error::of("bundles/x", object_store::Error::Generic { store: "local disk", source })
+        };
+        let [full, quota, broken] = [ENOSPC, EDQUOT, EIO].map(of);
+        assert!(matches!(full, Error::Full { .. }), "{full}");
+        assert!(matches!(quota, Error::Full { .. }), "{quota}");
+        assert!(matches!(broken, Error::Storage { .. }), "{broken}");
+        assert_eq!(
+            full.to_string(),
+            "the datastore is full: there is no room for bundles/x; free some space where it keeps its artefacts, or keep fewer runs (runHistoryPolicy)"
+        );
+    }
 }

@@ -1,5 +1,5 @@
-//! A datastore that has no room: the attempt ends soon and says so, and a state waits until there is some. The service that answers so
-//! by itself on a full disk is tested with all roles together.
+//! A datastore that has no room: the attempt ends soon and says so, and a state waits until there is some. Here it is played; a disk
+//! that is really full is tested with all roles together.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn a_plan_without_room_for_it_is_told_at_once_and_one_without_room_for_its
 }
 
 #[tokio::test]
-async fn a_state_without_room_for_it_waits_and_is_stored_when_there_is_some() {
+async fn a_state_and_the_release_of_its_lock_wait_until_there_is_room() {
     let world = world().await;
     let plan = planned(&world.plan("plan-1").await);
     let id = state_id();
@@ -43,6 +43,10 @@ async fn a_state_without_room_for_it_waits_and_is_stored_when_there_is_some() {
     *world.full.lock().unwrap() = Some(("POST", format!("/v1/state/{id}")));
     let room = async {
         until(|| world.turned_away.load(Ordering::SeqCst) >= 2).await;
+        *world.full.lock().unwrap() = Some(("DELETE", format!("/v1/state/{id}/lock")));
+        let before = world.turned_away.load(Ordering::SeqCst);
+        until(|| world.turned_away.load(Ordering::SeqCst) > before).await;
+        assert!(world.state().await.is_some(), "the state itself is stored");
         *world.full.lock().unwrap() = None;
     };
     let running = world.run_with(world.options("apply-1"), std::future::pending());
@@ -50,5 +54,14 @@ async fn a_state_without_room_for_it_waits_and_is_stored_when_there_is_some() {
     assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
     assert!(world.state().await.is_some());
     let log = world.log_of("apply-1").await;
-    assert!(log.contains(&format!("The new state is kept here until it can be stored: the datastore refused to write state {id}: {SAID}")), "{log}");
+    for words in [
+        format!(
+            "The new state is kept here until it can be stored: the datastore refused to write state {id}: {SAID}"
+        ),
+        format!(
+            "The state stays locked until its release can be stored: the datastore refused to unlock state {id}: {SAID}"
+        ),
+    ] {
+        assert!(log.contains(&words), "{log}");
+    }
 }

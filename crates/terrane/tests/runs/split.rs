@@ -1,13 +1,16 @@
-//! Every role a process of its own, and the datastore with a certificate that only its own authority vouches for, on a disk
-//! of its own.
+//! Every role a process of its own, and the datastore with a certificate that only its own authority vouches for, on a small
+//! disk that fills up.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use api::text::Sha256;
-use api::{CONTROLLER_ACCOUNT, DATASTORE_AUDIENCE, SERVER_ACCOUNT, SYSTEM_NAMESPACE, TerraformLayer};
+use api::{
+    CONTROLLER_ACCOUNT, DATASTORE_AUDIENCE, SERVER_ACCOUNT, SYSTEM_NAMESPACE, TerraformLayer, condition,
+};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::Api;
@@ -16,7 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use serde_json::json;
 use testkit::process::Guarded;
 
-use crate::harness::{BINARY, free_address, is, layer_until, until};
+use crate::harness::{BINARY, free_address, is, layer_until, until, why};
 use crate::page;
 use crate::takeover::Ground;
 
@@ -237,6 +240,7 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
 
     people_are_served(&roles, address).await;
     a_large_state_is_not_held_in_memory(&roles, &datastore, address).await;
+    a_full_disk_is_told_and_room_is_all_it_takes(&roles, &datastore, address).await;
     drop((_controller, _node, datastore));
     ground.end().await;
 }
@@ -274,4 +278,38 @@ async fn a_large_state_is_not_held_in_memory(roles: &Roles<'_>, process: &Guarde
     assert_eq!(roles.put(url, state_text(1, LARGE_STATE)).await, (200, String::new()));
     let grown = peak_memory(process) - before;
     assert!(grown < LARGE_STATE_MEMORY, "a state of {LARGE_STATE} bytes took {grown} bytes of memory");
+}
+
+async fn a_full_disk_is_told_and_room_is_all_it_takes(
+    roles: &Roles<'_>,
+    process: &Guarded,
+    datastore: SocketAddr,
+) {
+    let disk = Path::new("/proc").join(process.pid().to_string()).join("root");
+    let ballast = disk.join(roles.place("artefacts").trim_start_matches('/')).join("ballast");
+    let mut file = fs::File::create(&ballast).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+
+    // Larger than what connections hold on the way.
+    let bundle = vec![7; 24_000_000];
+    let name = Sha256::of(&bundle);
+    let url = format!("https://{datastore}/v1/bundles/{name}");
+    let message = format!(
+        "the datastore is full: there is no room for bundles/{name}; free some space where it keeps its artefacts, or keep fewer runs (runHistoryPolicy)"
+    );
+    let (code, said) = roles.put(url.clone(), bundle.clone()).await;
+    assert_eq!((code, said), (507, json!({ "message": message }).to_string()));
+    roles.declare("two", json!({})).await;
+    let ready = |layer: &TerraformLayer| {
+        let conditions = layer.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        condition::find(conditions, "Ready").cloned()
+    };
+    let is_told = |layer: &TerraformLayer| ready(layer).is_some_and(|ready| ready.reason == "DatastoreFull");
+    let two = layer_until(&roles.ground.client, "two", "told that the datastore is full", is_told).await;
+    assert!(why(&two).contains("the datastore is full"), "{}", why(&two));
+
+    fs::remove_file(&ballast).unwrap();
+    drop(file);
+    assert_eq!(roles.put(url, bundle).await, (201, String::new()));
+    layer_until(&roles.ground.client, "two", "planned when there is room", is("Ready")).await;
 }
