@@ -22,8 +22,11 @@ up: build ## Run Terrane on this machine with a demo
 	@tools/setup up
 	PATH="$$PATH:$(TOOLS)" target/release/terrane up --demo
 
+# Other people's programs and the tests are built at the same time: while one waits for a download or a linker, the other works.
 test: ## Run every test, those on a real Kubernetes API included
-	@tools/setup test
+	@tools/setup build
+	@tools/setup test 2> >(cat >&2) & setup=$$!; trap 'kill $$setup 2>/dev/null || true' EXIT; \
+	cargo test --workspace --locked --no-run; wait $$setup
 	TERRANE_TOOLS="$(TOOLS)" cargo suite
 
 lint: ## Check formatting, lints, dependencies, generated files and scripts

@@ -300,7 +300,7 @@ impl AttemptDir {
     /// Writes all that a shim needs, and then the intent to carry it out. Both are on disk when this returns.
     pub fn prepare(&self, intent: &Intent, launch: &Launch) -> Result<(), Error> {
         make_private_directory(&self.path)?;
-        put_json(&self.launch_path(), launch)?;
+        write_json(&self.launch_path(), launch)?;
         write_json(&self.path.join("intent.json"), intent)
     }
 
@@ -458,17 +458,6 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
 
 /// Readers see the old file or the new one, whole, and the new one is on disk when this returns.
 fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
-    put_json(path, value)?;
-    let sync = |parent: &Path| File::open(parent)?.sync_all();
-    path.parent().map_or(Ok(()), sync).map_err(|source| Error::Io {
-        doing: "could not write",
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// The same, but for the directory: after a power cut the file is the old one or the new one, and never half of it.
-fn put_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let bytes =
         serde_json::to_vec(value).map_err(|source| Error::Malformed { path: path.to_owned(), source })?;
     let write = || -> io::Result<()> {
@@ -477,7 +466,11 @@ fn put_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)
+        fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(parent) => File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
     };
     write().map_err(|source| Error::Io { doing: "could not write", path: path.to_owned(), source })
 }

@@ -31,6 +31,8 @@ pub(super) enum Error {
     Records(#[from] records::Error),
     #[error("could not start a shim with {}: {source}", program.display())]
     Shim { program: PathBuf, source: io::Error },
+    #[error("the shim ended before it could start the container ({status}): see {}", log.display())]
+    ShimEnded { status: std::process::ExitStatus, log: PathBuf },
     #[error("could not look after the processes of container {container:?}: {source}")]
     Process { container: String, source: io::Error },
     #[error("processes of container {container:?} do not end although they were killed: {pids:?}")]
@@ -234,14 +236,23 @@ pub(super) async fn launch_shim(shared: &Shared, attempt: &AttemptDir) -> Result
     await_shim(started, attempt).await
 }
 
-/// Until the container counts as started, or the shim has ended; not for ever, because a machine can be slow. The shim's lock is not
-/// asked for: whoever asks has it for a moment, and the shim would have to wait.
+/// Until the container counts as started; not for ever, because a machine can be slow. A shim that ended without a word about its
+/// container is an error, so that another one is tried after a pause and not at once. The shim's lock is not asked for: whoever asks has
+/// it for a moment, and the shim would have to wait.
 async fn await_shim(mut shim: tokio::process::Child, attempt: &AttemptDir) -> Result<(), Error> {
     let mut pause = FIRST_LOOK;
     let deadline = tokio::time::Instant::now() + TAKE_UP;
     while !attempt.has_begun()? && tokio::time::Instant::now() < deadline {
         tokio::select! {
-            _ = shim.wait() => return Ok(()),
+            ended = shim.wait() => {
+                return match (attempt.has_begun()?, ended) {
+                    (false, Ok(status)) => {
+                        Err(Error::ShimEnded { status, log: attempt.path().join("shim.log") })
+                    }
+                    // It was collected by somebody else, or has done its work.
+                    (_, Err(_)) | (true, Ok(_)) => Ok(()),
+                };
+            }
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LAST_LOOK),
         }
     }
@@ -318,4 +329,21 @@ pub(super) fn kill(views: &BTreeMap<String, View>, container: &str) -> Result<()
     let Some((shim, _)) = main_process(views, container) else { return Ok(()) };
     let sent = shim.signal(Signal::USR1);
     sent.map(drop).map_err(|source| Error::Process { container: container.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Or the next one would be started at once, and so on, as fast as the machine can.
+    #[tokio::test]
+    async fn a_shim_that_ends_without_a_word_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let records = records::Records::open(root.path()).unwrap();
+        let attempt = records.attempt("uid", "main", 0);
+        let shim = tokio::process::Command::new("false").spawn().unwrap();
+        let error = await_shim(shim, &attempt).await.unwrap_err();
+        assert!(matches!(&error, Error::ShimEnded { status, .. } if status.code() == Some(1)), "{error}");
+    }
 }
