@@ -121,7 +121,12 @@ pub enum Reason {
     BadInput,
     /// The tool was stopped by a signal.
     Interrupted,
+    /// The datastore had no room for the plan: it may be made again when there is.
+    DatastoreFull,
 }
+
+/// What a runner exits with when the datastore has no room for its result.
+pub const EXIT_DATASTORE_FULL: i32 = 3;
 
 impl Reason {
     pub const fn as_str(self) -> &'static str {
@@ -135,6 +140,7 @@ impl Reason {
             Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",
             Reason::Interrupted => "Interrupted",
+            Reason::DatastoreFull => "DatastoreFull",
         }
     }
 }

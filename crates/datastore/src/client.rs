@@ -51,11 +51,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may succeed later.
+    /// Whether the datastore has no room: trying again at once does not help, and somebody must be told.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == StatusCode::INSUFFICIENT_STORAGE)
+    }
+
+    /// Whether the same request may succeed by itself, soon.
     pub fn is_transient(&self) -> bool {
         match self {
             // Certificates are renewed, and a result is worth waiting for that.
             Self::Unreachable { .. } | Self::Distrusted { .. } => true,
+            Self::Refused { .. } if self.is_full() => false,
             Self::Refused { status, .. } => {
                 status.is_server_error()
                     || *status == StatusCode::TOO_MANY_REQUESTS
@@ -119,12 +125,27 @@ pub struct Client {
     patience: Duration,
 }
 
+/// A file up to this size is read once, to know its digest and to send it; a larger one twice, so that it is never held in memory.
+const SMALL_FILE: u64 = 4 * 1024 * 1024;
+
 /// What an upload consists of; a file is read from its start at each try.
 #[derive(Debug)]
 enum Upload<'a> {
     Nothing,
     Bytes(Bytes),
     File(&'a Path),
+}
+
+impl<'a> Upload<'a> {
+    /// A file and its digest.
+    async fn of(file: &'a Path, doing: &str) -> Result<(Sha256, Self), Error> {
+        let io = |source| Error::Io { doing: doing.to_owned(), source };
+        if tokio::fs::metadata(file).await.map_err(io)?.len() > SMALL_FILE {
+            return Ok((file_digest(file).await.map_err(io)?, Self::File(file)));
+        }
+        let content = Bytes::from(tokio::fs::read(file).await.map_err(io)?);
+        Ok((Sha256::of(&content), Self::Bytes(content)))
+    }
 }
 
 struct Request<'a> {
@@ -238,8 +259,8 @@ impl Client {
         file: &Path,
     ) -> Result<Sha256, Error> {
         let doing = format!("store {} of {attempt}", artefact.name());
-        let sha256 = file_digest(file).await.map_err(|source| Error::Io { doing: doing.clone(), source })?;
-        self.put(artefact_path(attempt, artefact), &doing, &sha256, Upload::File(file)).await?;
+        let (sha256, upload) = Upload::of(file, &doing).await?;
+        self.put(artefact_path(attempt, artefact), &doing, &sha256, upload).await?;
         Ok(sha256)
     }
 
@@ -376,7 +397,7 @@ impl Client {
         fence: Option<u64>,
     ) -> Result<(), Error> {
         let doing = format!("write state {id}");
-        let sha256 = file_digest(file).await.map_err(|source| Error::Io { doing: doing.clone(), source })?;
+        let (sha256, upload) = Upload::of(file, &doing).await?;
         let query = lock_id.map(|lock| format!("?ID={}", escape(lock))).unwrap_or_default();
         self.send(Request {
             method: Method::POST,
@@ -384,7 +405,7 @@ impl Client {
             doing: &doing,
             sha256: Some(&sha256),
             fence,
-            upload: Upload::File(file),
+            upload,
         })
         .await
         .map(drop)

@@ -58,6 +58,8 @@ pub struct Observed<'a> {
     pub described: Read<&'a Description>,
     /// Why the API would not have the pod of the attempt that is under way; known in the round that tried to make it.
     pub refused: Option<&'a str>,
+    /// Why the datastore has no room for what an attempt needs to begin; known in the round that tried to store it.
+    pub full: Option<&'a str>,
     pub settings: &'a Settings,
 }
 
@@ -171,6 +173,8 @@ const CANCELED: &str = "Canceled";
 const STATE_LOCKED: &str = "StateLocked";
 /// The reason of a run that waits for a free runner.
 const QUEUED: &str = "Queued";
+/// The reason of a run that waits for room in the datastore.
+pub(crate) const DATASTORE_FULL: &str = "DatastoreFull";
 /// The reason of a run whose pod the API would not have.
 const POD_REFUSED: &str = "PodRefused";
 /// The layer moved on to another commit before the run started.
@@ -291,6 +295,10 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
             return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
     };
+    if let Some(why) = seen.full {
+        let waiting = progress(seen, status, before_attempt(status), DATASTORE_FULL, why);
+        return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
+    }
     let Some(wanted) = describe(seen, layer, repository, bundle, number, fence) else {
         return idle(Wake::OnChange);
     };

@@ -29,6 +29,7 @@ struct Scene {
     slot: Read<Slot>,
     described: Read<Description>,
     refused: Option<String>,
+    full: Option<String>,
     settings: Settings,
     now: Timestamp,
     audit: Vec<Entry>,
@@ -54,6 +55,7 @@ fn scene(action: Action) -> Scene {
         slot: Read::Present(Slot::Free),
         described: Read::Unknown,
         refused: None,
+        full: None,
         settings: settings(),
         audit: Vec::new(),
     }
@@ -77,6 +79,7 @@ impl Scene {
             slot: self.slot.clone(),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
+            full: self.full.as_deref(),
             settings: &self.settings,
         }
     }
@@ -299,6 +302,29 @@ fn a_pod_that_the_api_refuses_is_told_of_and_made_later_in_the_same_attempt() {
 }
 
 #[test]
+fn a_datastore_without_room_is_told_of_before_anything_begins_and_room_is_all_it_takes() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        if action == Action::Apply {
+            assert_eq!(scene.step(), ["take lock"]);
+        }
+        scene.full = Some("the datastore is full".into());
+        assert_eq!(scene.step(), ["set status"]);
+        assert!(scene.status().attempts.is_empty(), "no attempt is spent on it");
+        let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+        assert_eq!(
+            (ready.reason.as_str(), ready.message.as_str()),
+            ("DatastoreFull", "the datastore is full")
+        );
+        scene.full = None;
+        while scene.status().attempts.is_empty() {
+            scene.step();
+        }
+        assert_eq!(scene.status().attempts.len(), 1);
+    }
+}
+
+#[test]
 fn a_lock_of_another_run_is_waited_for() {
     let mut scene = scene(Action::Apply);
     scene.lock = Read::Present(Lock { holder: Some("someone".into()), fence: 7, holder_is_done: false });
@@ -420,6 +446,32 @@ fn a_silent_end_is_unknown_for_an_apply_and_a_failure_for_a_plan() {
     plan.step();
     assert_eq!(plan.state(), Some(RunState::FailureGracePeriod));
     assert!(plan.status().attempts[0].message.as_ref().unwrap().contains("exit code 137"));
+}
+
+#[test]
+fn a_plan_that_finds_no_room_is_told_so_and_retried_with_a_result_and_without_one() {
+    let mut told = scene(Action::Plan);
+    told.step();
+    told.ends(Reason::DatastoreFull);
+    told.step();
+    let mut silent = scene(Action::Plan);
+    silent.step();
+    silent.pod_becomes("Failed", api::attempt::EXIT_DATASTORE_FULL);
+    silent.outcome = Read::Absent;
+    silent.step();
+    for scene in [told, silent] {
+        assert_eq!(scene.state(), Some(RunState::FailureGracePeriod));
+        assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("DatastoreFull"));
+    }
+
+    // What an apply did is not known from this.
+    let mut apply = scene(Action::Apply);
+    apply.step();
+    apply.step();
+    apply.pod_becomes("Failed", api::attempt::EXIT_DATASTORE_FULL);
+    apply.outcome = Read::Absent;
+    apply.step();
+    assert_eq!(apply.status().result.unwrap().reason, "OutcomeUnknown");
 }
 
 #[test]

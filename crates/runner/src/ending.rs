@@ -64,5 +64,6 @@ pub(crate) fn fetch_failed(error: client::Error) -> Ending {
 }
 
 pub(crate) fn store_failed(error: &client::Error) -> Ending {
-    Ending::failed(Reason::ToolFailed, format!("the plan could not be stored: {error}"))
+    let reason = if error.is_full() { Reason::DatastoreFull } else { Reason::ToolFailed };
+    Ending::failed(reason, format!("the plan could not be stored: {error}"))
 }

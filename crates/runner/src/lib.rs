@@ -39,6 +39,8 @@ use log::Log;
 use mask::Mask;
 
 const DESCRIPTION_LIMIT: u64 = 1024 * 1024;
+/// Between two questions whether there is room for the result.
+const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a runner is started with.
 #[derive(Debug)]
@@ -95,14 +97,16 @@ pub enum Error {
 }
 
 /// Runs the attempt until it ends or SIGTERM or SIGINT asks to stop. Exits with 0 when it succeeded, 1 when it failed
-/// and that was reported, 2 when it could not be reported.
+/// and that was reported, 2 when it could not be reported, 3 when the datastore has no room for that.
 pub async fn run(options: RunnerOptions) -> ExitCode {
     match run_until(options, terminated()).await {
         Ok(Outcome { reason: Reason::Succeeded, .. }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
         Err(error) => {
             tracing::error!(%error, "the attempt could not be reported");
-            ExitCode::from(2)
+            let is_full = matches!(&error, Error::Result(cause) if cause.is_full());
+            let code = if is_full { api::attempt::EXIT_DATASTORE_FULL } else { 2 };
+            ExitCode::from(u8::try_from(code).unwrap_or(2))
         }
     }
 }
@@ -145,6 +149,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         state,
         fence: description.action.mutates().then_some(description.fence),
         spool: prepared.places.spool.clone(),
+        patience: options.patience,
         password: password.clone(),
         log: Arc::clone(&log),
         refused_lock: refused_lock.clone(),
@@ -206,8 +211,36 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         () = stopping => unreachable_ending(),
         _ = serving => unreachable_ending(),
     };
-    log_sent.map_err(Error::Log)?;
-    let reporting = report(&client, &attempt, &description, ending, log_sha256, started_at, tool);
+    let waited_from = std::time::Instant::now();
+    let mut ending = ending;
+    match log_sent {
+        Ok(()) => {}
+        // What the attempt came to is known, and more important than the rest of its log.
+        Err(error) if error.is_full() => {
+            let end = ending.message.trim_end_matches('.').len();
+            ending.message.truncate(end);
+            ending.message.push_str(&format!(". Its log is cut short: {error}"));
+        }
+        Err(error) => return Err(Error::Log(error)),
+    }
+    let patience = match description.action {
+        // A plan can be made again, and somebody should know why there is none.
+        Action::Plan => Duration::ZERO,
+        Action::Apply => options.patience,
+    };
+    let reporting = async {
+        loop {
+            let reported =
+                report(&client, &attempt, &description, &ending, &log_sha256, started_at, &tool).await;
+            match reported {
+                Err(Error::Result(error)) if error.is_full() && waited_from.elapsed() < patience => {
+                    tracing::warn!(%error, "the result waits for room in the datastore");
+                    tokio::time::sleep(ROOM_AGAIN).await;
+                }
+                other => break other,
+            }
+        }
+    };
     match description.action {
         // Nothing of a plan is needed any more, reported or not: removing a large repository takes as long as reporting does.
         Action::Plan => {
@@ -353,23 +386,23 @@ async fn report(
     client: &Client,
     attempt: &Attempt,
     description: &Description,
-    ending: Ending,
-    log_sha256: Sha256,
+    ending: &Ending,
+    log_sha256: &Sha256,
     started_at: Timestamp,
-    tool: Option<String>,
+    tool: &Option<String>,
 ) -> Result<Outcome, Error> {
     let outcome = Outcome {
         run_uid: description.run_uid.clone(),
         attempt: description.attempt,
         action: description.action,
         reason: ending.reason,
-        message: ending.message,
+        message: ending.message.clone(),
         exit_code: ending.exit_code,
         started_at,
         finished_at: Timestamp::now(),
-        tool,
-        plan: ending.plan.map(|plan| *plan),
-        log_sha256,
+        tool: tool.clone(),
+        plan: ending.plan.as_deref().cloned(),
+        log_sha256: log_sha256.clone(),
     };
     let content = serde_json::to_vec(&outcome).map_err(|error| Error::Malformed(error.to_string()))?;
     client.artefact_put(attempt, Artefact::Result, content.into()).await.map_err(Error::Result)?;

@@ -19,6 +19,10 @@ use crate::mask::Mask;
 
 /// What is sent at once.
 const SEGMENT: usize = 256 * 1024;
+/// How long a datastore without room is waited for once the log is complete: whoever can make room must hear of it soon.
+const FULL_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two questions whether there is room.
+const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Lines that come within this time travel together, unless they are the last ones.
 const GATHER: Duration = Duration::from_millis(100);
 /// Where a log ends, with a line that says so.
@@ -107,7 +111,7 @@ impl Log {
     }
 
     /// Sends the log as it grows; returns when it is closed and all of it is stored. Transient failures are waited out
-    /// until `patience` after the close.
+    /// until `patience` after the close, a datastore without room for seconds only.
     pub(crate) async fn send(
         &self,
         client: &Client,
@@ -116,6 +120,7 @@ impl Log {
     ) -> Result<(), client::Error> {
         let mut sent = 0u64;
         let mut give_up = None;
+        let mut give_up_full = None;
         loop {
             let (piece, closed) = self.piece(sent).map_err(|source| client::Error::Io {
                 doing: "read the log that was kept".to_owned(),
@@ -123,6 +128,7 @@ impl Log {
             })?;
             if closed && give_up.is_none() {
                 give_up = Some(Instant::now() + patience);
+                give_up_full = Some(Instant::now() + patience.min(FULL_PATIENCE));
             }
             if piece.is_empty() {
                 if closed {
@@ -138,6 +144,10 @@ impl Log {
                 Ok(_) => sent = end,
                 // What was stored of this attempt before is kept; go on behind it.
                 Err(client::Error::LogEnd { end }) if end != sent => sent = end.min(self.kept().size),
+                Err(error) if error.is_full() && give_up_full.is_none_or(|until| Instant::now() < until) => {
+                    tracing::warn!(%error, "the log waits for room in the datastore");
+                    tokio::time::sleep(ROOM_AGAIN).await;
+                }
                 Err(error) if error.is_transient() && give_up.is_none_or(|until| Instant::now() < until) => {
                     tracing::warn!(%error, "the log waits for the datastore");
                 }

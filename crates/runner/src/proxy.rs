@@ -1,10 +1,12 @@
 //! The state backend that the tool sees: the tools' `http` protocol on loopback, for this attempt's own child only. It
 //! forwards with the current token and the fence, neither of which the tool ever sees. While the datastore is away a
-//! request waits here with its body on disk, so a state that was handed over is never lost to a short outage.
+//! request waits here with its body on disk, so a state that was handed over is never lost to a short outage. The same holds for a
+//! datastore that has no room.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use api::text::Sha256;
 use axum::Router;
@@ -24,6 +26,8 @@ use crate::log::Log;
 
 const USER: &str = "terrane";
 const LOCK_LIMIT: usize = 64 * 1024;
+/// Between two questions whether there is room.
+const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Proxy {
     pub(crate) client: Client,
@@ -31,6 +35,8 @@ pub(crate) struct Proxy {
     /// Absent for a plan, which may only read.
     pub(crate) fence: Option<u64>,
     pub(crate) spool: PathBuf,
+    /// How long a state, or the release of its lock, waits for room in the datastore.
+    pub(crate) patience: Duration,
     pub(crate) password: SecretString,
     pub(crate) log: Arc<Log>,
     pub(crate) refused_lock: RefusedLock,
@@ -152,14 +158,44 @@ impl Proxy {
         }
         file.flush().await?;
         file.sync_all().await?;
-        self.client.state_put(&self.state, spooled.path(), lock_id.as_deref(), self.fence).await?;
+        // It is the only record of what was changed.
+        let push = || self.client.state_put(&self.state, spooled.path(), lock_id.as_deref(), self.fence);
+        self.when_there_is_room("The new state is kept here until it can be stored", push).await?;
         Ok(StatusCode::OK.into_response())
+    }
+
+    /// Sends again and again as long as the datastore has no room, and says so once.
+    async fn when_there_is_room<F>(&self, waiting: &str, send: impl Fn() -> F) -> Result<(), ClientError>
+    where
+        F: Future<Output = Result<(), ClientError>>,
+    {
+        let until = Instant::now() + self.patience;
+        let mut told = false;
+        loop {
+            match send().await {
+                Err(error) if error.is_full() && Instant::now() < until => {
+                    if !std::mem::replace(&mut told, true) {
+                        self.log.line(&format!("{waiting}: {error}"));
+                    }
+                    tokio::time::sleep(ROOM_AGAIN).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     async fn lock(&self, change: LockChange, body: Body) -> Result<Response, Failure> {
         let info =
             axum::body::to_bytes(body, LOCK_LIMIT).await.map_err(|error| Failure::Tool(error.to_string()))?;
-        self.client.state_lock(&self.state, change, info, self.fence).await?;
+        let send = || self.client.state_lock(&self.state, change, info.clone(), self.fence);
+        match change {
+            // Nothing has been changed yet, and the tool can say so.
+            LockChange::Take => send().await?,
+            LockChange::Release => {
+                self.when_there_is_room("The state stays locked until its release can be stored", send)
+                    .await?;
+            }
+        }
         Ok(StatusCode::OK.into_response())
     }
 

@@ -4,7 +4,7 @@
 //! generic, its code is made where it is used, and without optimisation it is a hundred times slower.
 
 use chacha20poly1305::XChaCha20Poly1305;
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::aead::{Aead, AeadInOut, KeyInit, Payload};
 
 pub const KEY_SIZE: usize = 32;
 pub const NONCE_SIZE: usize = 24;
@@ -27,15 +27,16 @@ impl Cipher {
         Self(XChaCha20Poly1305::new(key.into()))
     }
 
-    /// Refused is only what is longer than the cipher can take. A nonce must never serve twice under one key.
+    /// Seals what `content` holds where it lies, and appends the tag; with [`TAG_SIZE`] bytes of room left nothing is copied. Refused is
+    /// only what is longer than the cipher can take. A nonce must never serve twice under one key.
     #[inline(never)]
     pub fn seal(
         &self,
         nonce: &[u8; NONCE_SIZE],
-        content: &[u8],
+        content: &mut Vec<u8>,
         associated: &[u8],
-    ) -> Result<Vec<u8>, Refused> {
-        self.0.encrypt(nonce.into(), Payload { msg: content, aad: associated }).map_err(|_| Refused)
+    ) -> Result<(), Refused> {
+        self.0.encrypt_in_place(nonce.into(), associated, content).map_err(|_| Refused)
     }
 
     /// Refused is everything that was not sealed with this key, this nonce and these associated data.
@@ -57,7 +58,8 @@ mod tests {
     #[test]
     fn only_the_same_key_nonce_and_associated_data_open_it() {
         let (cipher, nonce) = (Cipher::new(&[1; KEY_SIZE]), [2; NONCE_SIZE]);
-        let sealed = cipher.seal(&nonce, b"content", b"place").unwrap_or_default();
+        let mut sealed = b"content".to_vec();
+        assert_eq!(cipher.seal(&nonce, &mut sealed, b"place"), Ok(()));
         assert_eq!(sealed.len(), b"content".len() + TAG_SIZE);
         assert_eq!(cipher.open(&nonce, &sealed, b"place").as_deref(), Ok(&b"content"[..]));
         assert_eq!(cipher.open(&nonce, &sealed, b"elsewhere"), Err(Refused));

@@ -66,6 +66,7 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
                 seen.run = *run;
                 seen.refused = Some(why);
             }
+            Acted::Full { why } => seen.full = Some(why),
         }
         decision = decide(&seen.view(now, settings, slot.clone()));
     }
@@ -90,6 +91,10 @@ enum Acted {
         run: Box<TerraformRun>,
         why: String,
     },
+    /// The attempt is not written down: the datastore has no room for what it needs to begin.
+    Full {
+        why: String,
+    },
 }
 
 async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Result<Acted, Error> {
@@ -99,14 +104,16 @@ async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Resu
             Effect::TakeLock { lease, from, fence } => {
                 lock::take(lease, from.as_deref(), *fence, &run, context).await?;
             }
-            Effect::PutDescription(description) => {
-                if let Some(stored) = put_description(description, context).await? {
-                    return Ok(Acted::Described(Box::new(stored)));
-                }
-            }
+            Effect::PutDescription(description) => match put_description(description, context).await {
+                Ok(None) => {}
+                Ok(Some(stored)) => return Ok(Acted::Described(Box::new(stored))),
+                Err(error) => return full(error),
+            },
             Effect::Audit(entry) => {
                 let doing = storing("write down what is about to be changed");
-                context.datastore.audit_append(entry).await.map_err(doing)?;
+                if let Err(error) = context.datastore.audit_append(entry).await.map_err(doing) {
+                    return full(error);
+                }
             }
             Effect::SetStatus(next) => run = set_status(run, next, context).await?,
             Effect::CreatePod(pod) => {
@@ -119,6 +126,14 @@ async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Resu
         }
     }
     Ok(Acted::Whole)
+}
+
+/// A datastore without room is for a person to see, and to be asked again only after a while; any other failure passes or is a fault.
+fn full(error: Error) -> Result<Acted, Error> {
+    match error {
+        Error::Datastore { source, .. } if source.is_full() => Ok(Acted::Full { why: source.to_string() }),
+        other => Err(other),
+    }
 }
 
 /// The run that an annotation of its layer cancels.

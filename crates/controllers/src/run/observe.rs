@@ -28,6 +28,8 @@ pub(super) struct Seen {
     pub(super) described: Read<Description>,
     /// Known once the API refused the pod in this round.
     pub(super) refused: Option<String>,
+    /// Known once the datastore had no room in this round.
+    pub(super) full: Option<String>,
 }
 
 impl Seen {
@@ -44,6 +46,7 @@ impl Seen {
             slot: Read::Present(slot),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
+            full: self.full.as_deref(),
             settings,
         }
     }
@@ -98,7 +101,18 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         Some(_) | None => Read::Unknown,
     };
     let described = Read::Unknown;
-    Ok(Some(Seen { run, layer, repository, bundle, pod, outcome, lock, described, refused: None }))
+    Ok(Some(Seen {
+        run,
+        layer,
+        repository,
+        bundle,
+        pod,
+        outcome,
+        lock,
+        described,
+        refused: None,
+        full: None,
+    }))
 }
 
 async fn observe_layer(

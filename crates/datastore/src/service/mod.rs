@@ -188,6 +188,8 @@ pub(crate) enum Error {
     TooLarge(String),
     Method(String),
     Unavailable(String),
+    /// There is no room; trying again at once does not help.
+    Full(String),
     Internal(String),
 }
 
@@ -213,6 +215,7 @@ impl From<store::Error> for Error {
             store::Error::TooLarge { .. } => Self::TooLarge(message),
             store::Error::Sealed { .. } => Self::Internal(message),
             store::Error::Storage { .. } | store::Error::Underway(_) => Self::Unavailable(message),
+            store::Error::Full { .. } => Self::Full(message),
         }
     }
 }
@@ -262,6 +265,10 @@ impl IntoResponse for Error {
             Self::TooLarge(message) => (StatusCode::PAYLOAD_TOO_LARGE, message),
             Self::Method(message) => (StatusCode::METHOD_NOT_ALLOWED, message),
             Self::Unavailable(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
+            Self::Full(message) => {
+                tracing::error!(message, "a request was refused");
+                (StatusCode::INSUFFICIENT_STORAGE, message)
+            }
             Self::Internal(message) => {
                 tracing::error!(message, "a request failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, message)

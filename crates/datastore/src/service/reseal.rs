@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
+use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
 
 use super::keyring::Keyring;
 use super::place::{Objects, STAGING};
-use super::seal::{self, Sealer};
+use super::seal::{self, Sealed, Sealer};
 use super::store::{self, PART, Store};
 use crate::key::Key;
 
@@ -103,19 +103,18 @@ async fn replace(store: &Store, path: &Path) -> Result<bool, Error> {
     let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
     let sealed = |source| store::Error::Sealed { path: path.to_string(), source };
     let mut opened = store.unseal(&key, found).await?;
-    let mut out = Vec::new();
+    let mut out = Sealed::default();
     let digest = store::digest_bytes(&opened.sha256);
     let mut sealer = Sealer::new(&store.keys, &key, &opened.tenant, &digest, &mut out).map_err(sealed)?;
     let mut upload = None;
     while let Some(piece) = opened.content.try_next().await? {
         sealer.push(&piece, &mut out).map_err(sealed)?;
-        while out.len() >= PART {
+        while let Some(part) = out.part(PART) {
             let parts = match &mut upload {
                 Some(parts) => parts,
                 None => upload.insert(store.objects.put_multipart(path).await.map_err(failed)?),
             };
-            let rest = out.split_off(PART);
-            parts.put_part(std::mem::replace(&mut out, rest).into()).await.map_err(failed)?;
+            parts.put_part(PutPayload::from_iter(part)).await.map_err(failed)?;
         }
     }
     sealer.finish(&mut out).map_err(sealed)?;
@@ -123,12 +122,12 @@ async fn replace(store: &Store, path: &Path) -> Result<bool, Error> {
         // Whoever deletes a run while a large artefact of it is replaced leaves that one behind: it is sealed, and nothing refers
         // to it. Small ones are replaced only as long as they are what was read, where the store can tell.
         Some(mut parts) => {
-            parts.put_part(out.into()).await.map_err(failed)?;
+            parts.put_part(PutPayload::from_iter(out.rest())).await.map_err(failed)?;
             parts.complete().await.map_err(failed)?;
         }
         None => {
             let options = PutOptions { mode: PutMode::Update(version), ..PutOptions::default() };
-            let payload = object_store::PutPayload::from(out);
+            let payload = PutPayload::from_iter(out.rest());
             match store.objects.put_opts(path, payload.clone(), options).await {
                 Ok(_) => {}
                 Err(object_store::Error::Precondition { .. }) => return Ok(false),

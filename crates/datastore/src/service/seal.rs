@@ -5,6 +5,9 @@
 //! every chunk are the header and the object's key, so an object cannot be put in the place of another. Chunk 0 holds
 //! the sha256 of the content, which makes "is this the same?" answerable without reading it all.
 
+use std::collections::VecDeque;
+
+use bytes::Bytes;
 use rand::TryRngCore;
 use sealing::{NONCE_SIZE, TAG_SIZE};
 
@@ -20,6 +23,8 @@ const DIGEST_SIZE: usize = 32;
 const PREAMBLE_SIZE: usize = HEADER_SIZE + DIGEST_SIZE + TAG_SIZE;
 const CHUNK: usize = 64 * 1024;
 const SEALED_CHUNK: usize = CHUNK + TAG_SIZE;
+/// What stays below this gets no more memory than it needs.
+const SMALL: usize = 4096;
 /// Up to which byte an object must be read to know its key.
 pub(crate) const KEY_ID_END: u64 = 12;
 
@@ -82,10 +87,11 @@ impl Cipher {
         Ok(nonce)
     }
 
-    fn seal(&mut self, content: &[u8], position: Position, out: &mut Vec<u8>) -> Result<(), Error> {
+    /// Seals a chunk where it lies, and hands it over.
+    fn seal(&mut self, mut chunk: Vec<u8>, position: Position, out: &mut Sealed) -> Result<(), Error> {
         let nonce = self.next_nonce(position)?;
-        let sealed = self.cipher.seal(&nonce, content, &self.associated).map_err(|_| Error::TooLarge)?;
-        out.extend_from_slice(&sealed);
+        self.cipher.seal(&nonce, &mut chunk, &self.associated).map_err(|_| Error::TooLarge)?;
+        out.push(chunk.into());
         Ok(())
     }
 
@@ -94,6 +100,43 @@ impl Cipher {
         let content = self.cipher.open(&nonce, sealed, &self.associated).map_err(|_| Error::Damaged)?;
         out.extend_from_slice(&content);
         Ok(())
+    }
+}
+
+/// What was sealed and not yet written, as it was made: a large object would be copied again and again in one growing piece.
+#[derive(Debug, Default)]
+pub(crate) struct Sealed {
+    pieces: VecDeque<Bytes>,
+    size: usize,
+}
+
+impl Sealed {
+    fn push(&mut self, piece: Bytes) {
+        self.size += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Exactly `size` bytes from the start, once there are more than that. Nothing is copied.
+    pub(crate) fn part(&mut self, size: usize) -> Option<Vec<Bytes>> {
+        if self.size <= size {
+            return None;
+        }
+        let mut part = Vec::new();
+        let mut missing = size;
+        while missing > 0 {
+            let mut piece = self.pieces.pop_front()?;
+            if piece.len() > missing {
+                self.pieces.push_front(piece.split_off(missing));
+            }
+            missing -= piece.len();
+            part.push(piece);
+        }
+        self.size -= size;
+        Some(part)
+    }
+
+    pub(crate) fn rest(self) -> Vec<Bytes> {
+        self.pieces.into()
     }
 }
 
@@ -110,7 +153,7 @@ impl Sealer {
         name: &Key,
         tenant: &str,
         sha256: &[u8; DIGEST_SIZE],
-        out: &mut Vec<u8>,
+        out: &mut Sealed,
     ) -> Result<Self, Error> {
         let key = keys.newest();
         let mut prefix = [0u8; PREFIX_SIZE];
@@ -126,28 +169,30 @@ impl Sealer {
         header.resize(MAGIC.len() + size_of::<KeyId>() + TENANT_SIZE, 0);
         header.extend_from_slice(&prefix);
         let mut cipher = Cipher::new(&key.bytes, prefix, &header, name);
-        out.extend_from_slice(&header);
-        cipher.seal(sha256, Position::Inner, out)?;
-        Ok(Self { cipher, pending: Vec::with_capacity(CHUNK) })
+        out.push(header.into());
+        cipher.seal(sha256.to_vec(), Position::Inner, out)?;
+        Ok(Self { cipher, pending: Vec::new() })
     }
 
-    pub(crate) fn push(&mut self, mut content: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, mut content: &[u8], out: &mut Sealed) -> Result<(), Error> {
         while !content.is_empty() {
             // A full chunk is sealed only when more follows, because the last one is marked.
             if self.pending.len() == CHUNK {
-                self.cipher.seal(&self.pending, Position::Inner, out)?;
-                self.pending.clear();
+                self.cipher.seal(std::mem::take(&mut self.pending), Position::Inner, out)?;
             }
             let take = content.len().min(CHUNK - self.pending.len());
             let (head, tail) = content.split_at(take);
+            // Room for the tag from the start: a chunk that grows by doubling would take twice its size.
+            let room = if self.pending.len() + take > SMALL { SEALED_CHUNK } else { take + TAG_SIZE };
+            self.pending.reserve_exact(room.saturating_sub(self.pending.len()));
             self.pending.extend_from_slice(head);
             content = tail;
         }
         Ok(())
     }
 
-    pub(crate) fn finish(mut self, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.cipher.seal(&self.pending, Position::Last, out)
+    pub(crate) fn finish(mut self, out: &mut Sealed) -> Result<(), Error> {
+        self.cipher.seal(self.pending, Position::Last, out)
     }
 }
 
@@ -228,13 +273,13 @@ mod tests {
     }
 
     fn seal(keys: &Keyring, name: &Key, tenant: &str, content: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Sealed::default();
         let mut sealer = Sealer::new(keys, name, tenant, &[7; 32], &mut out).unwrap();
         for piece in content.chunks(1000) {
             sealer.push(piece, &mut out).unwrap();
         }
         sealer.finish(&mut out).unwrap();
-        out
+        out.rest().concat()
     }
 
     fn open(keys: &Keyring, name: &Key, sealed: &[u8]) -> Result<(Preamble, Vec<u8>), Error> {
@@ -246,6 +291,20 @@ mod tests {
         }
         opener.finish(&mut out)?;
         Ok((preamble, out))
+    }
+
+    #[test]
+    fn parts_have_exactly_their_size_and_come_to_the_whole() {
+        let mut sealed = Sealed::default();
+        for piece in [&b"abc"[..], b"defgh", b"ij"] {
+            sealed.push(Bytes::from_static(piece));
+        }
+        let mut parts = Vec::new();
+        while let Some(part) = sealed.part(4) {
+            parts.push(part.concat());
+        }
+        assert_eq!(parts, [b"abcd", b"efgh"]);
+        assert_eq!(sealed.rest().concat(), b"ij");
     }
 
     #[test]

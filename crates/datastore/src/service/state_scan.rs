@@ -4,6 +4,9 @@
 /// Longest name or value that is looked at.
 const TOKEN_LIMIT: usize = 256;
 
+/// What matters outside of strings where nothing is kept.
+const STRUCTURE: [u8; 5] = *b"\"{}[]";
+
 /// What a state file says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StateFacts {
@@ -44,9 +47,21 @@ impl StateScan {
         }
     }
 
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        for byte in bytes {
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) {
+        loop {
+            // Nearly all of a state lies deeper than the two facts: there only what opens, closes or escapes counts.
+            if self.depth > 1 {
+                let skip = match self.text {
+                    Text::Outside => bytes.iter().position(|byte| STRUCTURE.contains(byte)),
+                    Text::Inside => memchr::memchr2(b'"', b'\\', bytes),
+                    Text::Escaped => Some(0),
+                };
+                let Some(skip) = skip else { return };
+                bytes = bytes.get(skip..).unwrap_or_default();
+            }
+            let Some((byte, rest)) = bytes.split_first() else { return };
             self.step(*byte);
+            bytes = rest;
         }
     }
 

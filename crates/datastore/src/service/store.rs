@@ -1,6 +1,7 @@
 //! Sealed objects in an object store: written once, digests checked on the way in, streamed both ways. Who may do what
 //! is not decided here.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use api::text::Sha256;
@@ -9,18 +10,19 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    GetResult, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RenameOptions,
-    RenameTargetMode,
+    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, RenameOptions, RenameTargetMode,
 };
 use sha2::Digest;
 
 use super::keyring::Keyring;
 use super::place::STAGING;
-use super::seal::{self, Opener, Sealer, content_size};
+use super::seal::{self, Opener, Sealed, Sealer, content_size};
 use crate::key::Key;
 
-/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand.
-pub(super) const PART: usize = 8 * 1024 * 1024;
+/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand. S3 takes none smaller,
+/// and this much of an object is what is held of it in memory.
+pub(super) const PART: usize = 5 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,8 +40,34 @@ pub enum Error {
     Sealed { path: String, source: seal::Error },
     #[error("the object store failed at {path}: {source}")]
     Storage { path: String, source: object_store::Error },
+    #[error(
+        "the datastore is full: there is no room for {path}; free some space where it keeps its artefacts, or keep fewer runs (runHistoryPolicy)"
+    )]
+    Full { path: String },
     #[error("{0} is being written by another at this moment; try again")]
     Underway(String),
+}
+
+impl Error {
+    /// What a failed write means.
+    fn of(path: &str, source: object_store::Error) -> Self {
+        let path = path.to_owned();
+        if is_full(&source) { Self::Full { path } } else { Self::Storage { path, source } }
+    }
+}
+
+/// Whether a disk or a quota of this machine has no room left. The library has no name for it, so the cause is looked for.
+fn is_full(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +110,16 @@ impl Store {
         let path = writing.key.path();
         let staging = Path::from(format!("{STAGING}/{}", random_name(&path)?));
         let mut upload = None;
-        match self.write(&writing, body, &staging, &mut upload).await {
+        let mut body = std::pin::pin!(body.fuse());
+        match self.write(&writing, body.as_mut(), &staging, &mut upload).await {
             Ok(put) => Ok(put),
             Err(error) => {
                 if let Some(mut upload) = upload {
                     // What is left behind in staging is swept later; the error matters more.
                     let _ = upload.abort().await;
+                }
+                if matches!(error, Error::Full { .. }) {
+                    drain(body, writing.key.limit()).await;
                 }
                 Err(error)
             }
@@ -97,7 +129,7 @@ impl Store {
     async fn write<S, E>(
         &self,
         writing: &Writing<'_>,
-        body: S,
+        mut body: Pin<&mut S>,
         staging: &Path,
         upload: &mut Option<Box<dyn MultipartUpload>>,
     ) -> Result<Put, Error>
@@ -107,15 +139,14 @@ impl Store {
     {
         let path = writing.key.path();
         let sealed = |source| Error::Sealed { path: path.clone(), source };
-        let storage = |source| Error::Storage { path: path.clone(), source };
+        let storage = |source| Error::of(&path, source);
         let limit = writing.key.limit();
-        let mut out = Vec::new();
+        let mut out = Sealed::default();
         let mut sealer =
             Sealer::new(&self.keys, writing.key, writing.tenant, &digest_bytes(writing.sha256), &mut out)
                 .map_err(sealed)?;
         let mut hasher = sha2::Sha256::new();
         let mut size = 0u64;
-        let mut body = std::pin::pin!(body);
         while let Some(piece) = body.next().await {
             let piece =
                 piece.map_err(|error| Error::Body { path: path.clone(), detail: error.to_string() })?;
@@ -125,13 +156,12 @@ impl Store {
             }
             hasher.update(&piece);
             sealer.push(&piece, &mut out).map_err(sealed)?;
-            while out.len() >= PART {
+            while let Some(part) = out.part(PART) {
                 let parts = match upload {
                     Some(parts) => parts,
                     None => upload.insert(self.objects.put_multipart(staging).await.map_err(storage)?),
                 };
-                let rest = out.split_off(PART);
-                parts.put_part(std::mem::replace(&mut out, rest).into()).await.map_err(storage)?;
+                parts.put_part(PutPayload::from_iter(part)).await.map_err(storage)?;
             }
         }
         sealer.finish(&mut out).map_err(sealed)?;
@@ -143,10 +173,10 @@ impl Store {
         let result = match upload.as_mut() {
             None => {
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                self.objects.put_opts(&target, out.into(), options).await.map(drop)
+                self.objects.put_opts(&target, PutPayload::from_iter(out.rest()), options).await.map(drop)
             }
             Some(parts) => {
-                parts.put_part(out.into()).await.map_err(storage)?;
+                parts.put_part(PutPayload::from_iter(out.rest())).await.map_err(storage)?;
                 parts.complete().await.map_err(storage)?;
                 *upload = None;
                 let options =
@@ -194,7 +224,7 @@ impl Store {
         let path = key.path();
         let sealed = |path: &str, source| Error::Sealed { path: path.to_owned(), source };
         let size = content_size(found.meta.size).ok_or_else(|| sealed(&path, seal::Error::Damaged))?;
-        let mut stream = found.into_stream();
+        let mut stream = pieces(found);
         let mut start = Vec::new();
         while start.len() < Opener::PREAMBLE {
             match stream.try_next().await {
@@ -275,6 +305,35 @@ impl Store {
     }
 }
 
+/// Takes what is still sent, up to `limit` bytes, and forgets it: whoever is in the middle of sending may not hear an answer.
+async fn drain<S, E>(mut body: Pin<&mut S>, limit: u64)
+where
+    S: Stream<Item = Result<Bytes, E>>,
+{
+    let mut size = 0u64;
+    while size < limit
+        && let Some(Ok(piece)) = body.next().await
+    {
+        size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+    }
+}
+
+/// The bytes of an object. The library reads a file by 8 KiB, each in a task of its own; a large one goes by larger pieces.
+fn pieces(found: GetResult) -> BoxStream<'static, object_store::Result<Bytes>> {
+    const PIECE: usize = 256 * 1024;
+    const SMALL: u64 = 8 * 1024;
+    let is_small = found.meta.size <= SMALL;
+    match found.payload {
+        GetResultPayload::File(file, _) if !is_small => {
+            let file = tokio::fs::File::from_std(file);
+            tokio_util::io::ReaderStream::with_capacity(file, PIECE)
+                .map_err(|error| object_store::Error::Generic { store: "local disk", source: error.into() })
+                .boxed()
+        }
+        GetResultPayload::File(_, _) | GetResultPayload::Stream(_) => found.into_stream(),
+    }
+}
+
 struct Reading {
     opener: Option<Opener>,
     first: Option<Vec<u8>>,
@@ -329,4 +388,32 @@ pub(super) fn digest_bytes(sha256: &Sha256) -> [u8; 32] {
 pub(crate) fn hex_digest(hasher: sha2::Sha256) -> Sha256 {
     let digest = hex::encode(hasher.finalize());
     Sha256::new(digest).unwrap_or_else(|_| Sha256::of(b""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIO: i32 = 5;
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+
+    #[test]
+    fn a_full_disk_and_a_used_up_quota_are_told_from_other_failures_wherever_they_stand_in_the_chain() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the disk failed")]
+        struct Above(#[source] std::io::Error);
+        let of = |number| {
+            let source = Box::new(Above(std::io::Error::from_raw_os_error(number)));
+            Error::of("bundles/x", object_store::Error::Generic { store: "local disk", source })
+        };
+        let [full, quota, broken] = [ENOSPC, EDQUOT, EIO].map(of);
+        assert!(matches!(full, Error::Full { .. }), "{full}");
+        assert!(matches!(quota, Error::Full { .. }), "{quota}");
+        assert!(matches!(broken, Error::Storage { .. }), "{broken}");
+        assert_eq!(
+            full.to_string(),
+            "the datastore is full: there is no room for bundles/x; free some space where it keeps its artefacts, or keep fewer runs (runHistoryPolicy)"
+        );
+    }
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::history::{Plan, ready_message};
 use crate::Wake;
+use crate::run::DATASTORE_FULL;
 
 pub(super) struct Need {
     pub(super) state: LayerState,
@@ -118,6 +119,7 @@ fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
     let (reason, standing) = match ready.reason.as_str() {
         "SourceUnavailable" => ("SourceUnavailable", Standing::Stuck),
         "StateLocked" => ("StateLocked", Standing::Working),
+        DATASTORE_FULL => (DATASTORE_FULL, Standing::Stuck),
         _ => return None,
     };
     Some((reason, standing, &ready.message))

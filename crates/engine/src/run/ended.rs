@@ -50,7 +50,8 @@ impl Ended {
                 | Reason::Stale
                 | Reason::StateMoved
                 | Reason::BadInput
-                | Reason::Interrupted,
+                | Reason::Interrupted
+                | Reason::DatastoreFull,
                 Action::Apply,
             ) => Next::Fail,
             (
@@ -61,7 +62,8 @@ impl Ended {
                 | Reason::Interrupted
                 | Reason::StateLocked
                 | Reason::ToolMissing
-                | Reason::ToolUntrusted,
+                | Reason::ToolUntrusted
+                | Reason::DatastoreFull,
                 Action::Plan,
             ) => Next::MayRetry,
         };
@@ -133,6 +135,11 @@ impl Ended {
     pub(super) fn silent(action: Action, pod: &Pod, now: Timestamp) -> Self {
         let how = exit_words(pod);
         let (reason, message, next) = match action {
+            Action::Plan if exit_code(pod) == Some(api::attempt::EXIT_DATASTORE_FULL) => (
+                Reason::DatastoreFull.as_str(),
+                "the datastore is full: not even the result could be stored; free some space where it keeps its artefacts".to_owned(),
+                Next::MayRetry,
+            ),
             Action::Plan => {
                 (RUNNER_DIED, format!("the runner ended without a result ({how})"), Next::MayRetry)
             }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod faulty_tool;
+mod full;
 mod identity;
 mod terragrunt;
 
@@ -30,6 +31,8 @@ struct World {
     dir: tempfile::TempDir,
     base: String,
     away: Arc<AtomicBool>,
+    /// What the datastore has no room for: requests with this method whose path ends so.
+    full: Arc<std::sync::Mutex<Option<(&'static str, String)>>>,
     /// Requests for the state that were turned away.
     turned_away: Arc<AtomicUsize>,
     server: tokio::task::JoinHandle<()>,
@@ -62,11 +65,24 @@ impl World {
         };
         let away = Arc::new(AtomicBool::new(false));
         let turned_away = Arc::new(AtomicUsize::new(0));
-        let (gone, count) = (Arc::clone(&away), Arc::clone(&turned_away));
+        let full = Arc::new(std::sync::Mutex::new(None::<(&'static str, String)>));
+        let (gone, count, no_room) = (Arc::clone(&away), Arc::clone(&turned_away), Arc::clone(&full));
         let app = router(options).layer(axum::middleware::from_fn(
             move |request: axum::extract::Request, next: axum::middleware::Next| {
                 let (gone, count) = (Arc::clone(&gone), Arc::clone(&count));
+                let no_room = no_room.lock().unwrap().clone();
                 async move {
+                    let path = request.uri().path().to_owned();
+                    if no_room.is_some_and(|(method, end)| request.method() == method && path.ends_with(&end))
+                    {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        let message = "the datastore is full: free some space".to_owned();
+                        let refusal = axum::Json(datastore::Refusal { message });
+                        return axum::response::IntoResponse::into_response((
+                            axum::http::StatusCode::INSUFFICIENT_STORAGE,
+                            refusal,
+                        ));
+                    }
                     if gone.load(Ordering::SeqCst) {
                         let is_state = request.uri().path().starts_with("/v1/state/");
                         count.fetch_add(usize::from(is_state), Ordering::SeqCst);
@@ -90,6 +106,7 @@ impl World {
         let mut world = Self {
             base,
             away,
+            full,
             turned_away,
             server,
             git: git.unwrap(),
