@@ -173,7 +173,10 @@ impl Store {
         let result = match upload.as_mut() {
             None => {
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                self.objects.put_opts(&target, PutPayload::from_iter(out.rest()), options).await.map(drop)
+                // In one piece: a server that refuses it at once, because the name is taken, closes the connection, and whoever is
+                // still sending many small pieces does not hear the answer.
+                let whole = PutPayload::from(out.rest().concat());
+                self.objects.put_opts(&target, whole, options).await.map(drop)
             }
             Some(parts) => {
                 parts.put_part(PutPayload::from_iter(out.rest())).await.map_err(storage)?;
