@@ -173,8 +173,8 @@ impl Store {
         let result = match upload.as_mut() {
             None => {
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                // In one piece: a server that refuses it at once, because the name is taken, closes the connection, and whoever is
-                // still sending many small pieces does not hear the answer.
+                // In one piece: sent in many, a second write of the same content often failed on a real S3 server with a broken
+                // connection, presumably because it refuses a taken name before it has read all of it.
                 let whole = PutPayload::from(out.rest().concat());
                 self.objects.put_opts(&target, whole, options).await.map(drop)
             }
