@@ -13,6 +13,7 @@ pub(crate) mod events;
 mod find;
 mod fitting;
 pub(crate) mod get;
+pub(crate) mod git_server;
 pub(crate) mod history;
 mod keys;
 pub(crate) mod logs;
