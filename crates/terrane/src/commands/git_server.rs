@@ -5,7 +5,6 @@ use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use axum::Router;
@@ -20,14 +19,13 @@ use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use serde::Deserialize;
 use serde_json::json;
 use sources::{Protocol, Publication};
 use tokio::sync::Semaphore;
 
-use crate::environment;
 use crate::listening::{Door, Encryption};
+use crate::{certifying, environment};
 
 /// The one service of a Git server that reads.
 const SERVICE: &str = "git-upload-pack";
@@ -35,8 +33,6 @@ const SERVICE: &str = "git-upload-pack";
 const MOST_REQUESTED: u64 = 2 * 1024 * 1024;
 /// Git processes at a time; further requests wait.
 const AT_A_TIME: usize = 4;
-const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-const ONE_DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Serve a directory of files as a Git repository over https, to read
 ///
@@ -86,29 +82,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     door.serve(router(publication)).await
 }
 
-/// A certificate by an authority of its own, whose key is forgotten at once: it signs nothing else.
+/// The directory is private, and goes with the process.
 fn certify(name: &str, directory: &Path) -> anyhow::Result<(Encryption, String)> {
-    let valid = |params: &mut CertificateParams, called: &str| {
-        let now = SystemTime::now();
-        params.not_before = (now - ONE_DAY).into();
-        params.not_after = (now + TEN_YEARS).into();
-        params.distinguished_name.push(DnType::CommonName, called);
-    };
-    let mut params = CertificateParams::default();
-    valid(&mut params, &format!("authority of {name}"));
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    let mut params = CertificateParams::new(vec![name.to_owned()])?;
-    valid(&mut params, "terrane git-server");
-    params.use_authority_key_identifier_extension = true;
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &authority)?;
-    // The directory is private, and goes with the process.
+    let made = certifying::certify(&[name.to_owned()])?;
     let (chain_file, key_file) = (directory.join("tls.crt"), directory.join("tls.key"));
-    std::fs::write(&chain_file, certificate.pem())?;
-    std::fs::write(&key_file, key.serialize_pem())?;
-    Ok((Encryption::with_certificate(chain_file, key_file), authority.pem()))
+    std::fs::write(&chain_file, made.chain)?;
+    std::fs::write(&key_file, made.key)?;
+    Ok((Encryption::with_certificate(chain_file, key_file), made.authority))
 }
 
 /// Server-side apply, so that what else is in the Secret stays, and of several servers the last one is believed.

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod approve;
 pub(crate) mod cancel;
+pub(crate) mod certificate;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod datastore;
