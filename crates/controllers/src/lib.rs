@@ -6,6 +6,7 @@ mod alarm;
 mod credentials;
 mod error;
 mod events;
+mod feed;
 mod layer;
 pub mod leader;
 pub mod metrics;
@@ -22,11 +23,12 @@ use std::sync::Arc;
 
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
 use engine::{Settings, Wake};
+use feed::Feed;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -106,7 +108,6 @@ const CONCURRENCY: u16 = 8;
 pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error> {
     let config = || watcher::Config::default().any_semantic();
     let ours = || watcher::Config::default().labels(&format!("{}=terrane", label::MANAGED_BY));
-    let client = || context.client.clone();
     let options = || Config::default().concurrency(CONCURRENCY);
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
     let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
@@ -114,9 +115,16 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
 
     let layers_of_desk = context.desk.clone();
     let events = &context.events;
-    let repositories = readable::controller::<TerraformRepository>(&client(), config(), events)
+    let mut repository_feed = Feed::<TerraformRepository>::new(&context.client, config(), events);
+    let mut layer_feed = Feed::<TerraformLayer>::new(&context.client, config(), events);
+    let mut run_feed = Feed::<TerraformRun>::new(&context.client, config(), events);
+    let mut approval_feed = Feed::<TerraformApproval>::new(&context.client, config(), events);
+    let mut pod_feed = Feed::<Pod>::new(&context.client, ours(), events);
+
+    let repositories = repository_feed
+        .controller()
         .with_config(options())
-        .watches_stream(readable::touched(&client(), config(), events), |layer: TerraformLayer| {
+        .watches_stream(layer_feed.touched(), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
         })
@@ -131,23 +139,22 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layer_controller = readable::controller::<TerraformLayer>(&client(), config(), events);
+    let layer_controller = layer_feed.controller();
     context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
-        .watches_stream(readable::touched(&client(), config(), events), |run: TerraformRun| {
+        .watches_stream(run_feed.touched(), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
             let namespace = run.namespace().unwrap_or_default();
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
         })
-        .watches_stream(readable::touched(&client(), config(), events), |approval: TerraformApproval| {
+        .watches_stream(approval_feed.touched(), |approval: TerraformApproval| {
             let namespace = approval.namespace().unwrap_or_default();
             Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))
         })
-        .watches_stream(
-            readable::touched(&client(), config(), events),
-            move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
-        )
+        .watches_stream(repository_feed.touched(), move |repository: TerraformRepository| {
+            layers_of_desk.layers_of(&repository)
+        })
         .reconcile_on(layer_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -159,11 +166,16 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformLayer", result) });
 
-    let runs = readable::controller::<TerraformRun>(&client(), config(), events)
+    let runs = run_feed
+        .controller()
         .with_config(options())
-        .owns(Api::<Pod>::all(client()), ours())
-        .watches(Api::<Lease>::namespaced(client(), api::SYSTEM_NAMESPACE), ours(), run::waiting_for)
-        .watches_stream(readable::touched(&client(), config(), events), run::canceled_by)
+        .owns_stream(pod_feed.touched())
+        .watches(
+            Api::<Lease>::namespaced(context.client.clone(), api::SYSTEM_NAMESPACE),
+            ours(),
+            run::waiting_for,
+        )
+        .watches_stream(layer_feed.touched(), run::canceled_by)
         .reconcile_on(run_news)
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
@@ -176,7 +188,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRun", result) });
 
-    let orphans = Controller::new(Api::<Pod>::all(client()), ours())
+    let orphans = pod_feed
+        .controller()
         .with_config(options())
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -193,8 +206,18 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
     let telling = context.events.work(context.client.clone(), told.clone());
+    let feeds = async {
+        let stop = || stop.clone();
+        tokio::join!(
+            repository_feed.work(stop()),
+            layer_feed.work(stop()),
+            run_feed.work(stop()),
+            approval_feed.work(stop()),
+            pod_feed.work(stop()),
+        )
+    };
     let work = async {
-        tokio::join!(repositories, layers, runs, orphans, desk);
+        tokio::join!(repositories, layers, runs, orphans, desk, feeds);
         told.cancel();
     };
     tokio::join!(work, telling);

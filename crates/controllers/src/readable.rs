@@ -11,9 +11,8 @@ use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{DeserializeGuard, ObjectMeta};
-use kube::runtime::controller::Controller;
+use kube::runtime::watcher as watching;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, reflector, watcher as watching};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
@@ -42,27 +41,8 @@ impl<K> Kind for K where
 {
 }
 
-/// A controller for the objects of a kind that can be read.
-pub(crate) fn controller<K: Kind>(
-    client: &Client,
-    config: watcher::Config,
-    events: &Arc<Events>,
-) -> Controller<K> {
-    let (reader, writer) = reflector::store();
-    let objects = reflector(writer, watch(client, config, events)).applied_objects();
-    Controller::for_stream(objects, reader)
-}
-
-/// Every change of an object of a kind that can be read, its deletion included.
-pub(crate) fn touched<K: Kind>(
-    client: &Client,
-    config: watcher::Config,
-    events: &Arc<Events>,
-) -> impl Stream<Item = Result<K, watcher::Error>> + Send + use<K> {
-    watch(client, config, events).touched_objects()
-}
-
-fn watch<K: Kind>(
+/// What happens to the objects of a kind that can be read.
+pub(crate) fn watch<K: Kind>(
     client: &Client,
     config: watcher::Config,
     events: &Arc<Events>,

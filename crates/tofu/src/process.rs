@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::terragrunt::is_command_of;
@@ -101,6 +102,9 @@ async fn run_family(
     lines: Lines<'_>,
 ) -> Result<Ended, Error> {
     let name = program.display().to_string();
+    // A program inherits that interrupts are ignored, as they are below a shell's `&`, and then none would stop it. It does not inherit
+    // that somebody listens to them.
+    let _listening = signal(SignalKind::interrupt());
     let mut child = Command::new(program)
         .args(arguments)
         .current_dir(directory)

@@ -22,6 +22,7 @@ use engine::Settings;
 use engine::leader::Terms;
 use engine::manifests::RunnerSettings;
 use engine::retry::Policy;
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -32,6 +33,7 @@ use testkit::faults::{Actor, Faults, InProcess, Seam};
 use testkit::objects;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::time::DelayQueue;
 use tower::Layer;
 
 use crate::clock::{self, Bells, Pauses};
@@ -46,8 +48,6 @@ pub const DRIFT: Duration = Duration::from_secs(60 * 60);
 const LULL: Duration = Duration::from_secs(20 * 60);
 /// More rounds than any workload needs.
 const ROUNDS: usize = 1000;
-/// The queue of a controller counts in milliseconds: what is due now may come one later.
-const TICK: Duration = Duration::from_millis(2);
 /// Turns of every task without a request, after which nothing is left to do.
 const CALM: usize = 40;
 /// Requests without time passing: more are a loop.
@@ -147,10 +147,12 @@ fn with_jitter(interval: Duration) -> Duration {
     interval * 5 / 4
 }
 
-/// Not a guess of how long something takes: timers of one thread fire in the order of their times, so whatever was due when this was
-/// called has fired when it returns, however slow the machine is.
-async fn due_timers_have_fired() {
-    tokio::time::sleep(TICK).await;
+/// Whatever was due in the queues of the controllers has left them when this returns. Such a queue counts in whole milliseconds from its
+/// making and rounds up, so a wish that is put into a new one now leaves it no earlier than an older wish leaves an older queue.
+async fn due_wishes_have_left() {
+    let mut queue = DelayQueue::new();
+    queue.insert((), Duration::ZERO);
+    queue.next().await;
 }
 
 pub fn commit(letter: char) -> CommitId {
@@ -277,7 +279,7 @@ impl World {
         while calm < 2 {
             self.faults.idle().await;
             let before = self.faults.activity();
-            due_timers_have_fired().await;
+            due_wishes_have_left().await;
             for _ in 0..CALM {
                 tokio::task::yield_now().await;
             }

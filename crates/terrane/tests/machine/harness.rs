@@ -102,8 +102,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // With a user for each pod their files lie outside of the data directory.
-        for state in [self.data().join("node"), self.path("node").join("node")] {
+        // With a user for each pod their files lie outside of the data directory, of which a place may have several.
+        for entry in fs::read_dir(self.root.path()).into_iter().flatten().flatten() {
+            let state = entry.path().join("node");
             let pods = node::config::pods_directory(&state, &Isolation::detect(&state));
             let _ = fs::remove_dir_all(pods);
         }

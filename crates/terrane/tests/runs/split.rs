@@ -15,6 +15,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::Api;
 use kube::api::PostParams;
+use node::isolation::Isolation;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
 use testkit::process::Guarded;
@@ -34,6 +35,14 @@ const LARGE_STATE_MEMORY: u64 = 32_000_000;
 struct Roles<'a> {
     ground: &'a Ground,
     kubeconfig: String,
+}
+
+impl Drop for Roles<'_> {
+    fn drop(&mut self) {
+        // With a user for each pod their files lie outside of the node's data directory.
+        let state = Path::new(&self.place("node")).join("node");
+        let _ = fs::remove_dir_all(node::config::pods_directory(&state, &Isolation::detect(&state)));
+    }
 }
 
 impl Roles<'_> {
@@ -241,7 +250,7 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
     people_are_served(&roles, address).await;
     a_large_state_is_not_held_in_memory(&roles, &datastore, address).await;
     a_full_disk_is_told_and_room_is_all_it_takes(&roles, &datastore, address).await;
-    drop((_controller, _node, datastore));
+    drop((_controller, _node, datastore, roles));
     ground.end().await;
 }
 

@@ -1,8 +1,6 @@
 //! What a run needs next, step by step, and what must never happen whatever was read.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod world;
-
+use crate::world::{World, adds, outcome, settings, world};
 use api::attempt::{Description, Outcome, Reason};
 use api::audit::Entry;
 use api::backend::Backend;
@@ -17,7 +15,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::json;
-use world::{World, adds, outcome, settings, world};
 
 struct Scene {
     world: World,

@@ -1,5 +1,4 @@
 //! A small world for decisions: one repository, one layer, its runs, and a clock that a test moves.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use api::approval::{Decision as Word, TerraformApprovalSpec};
 use api::attempt::{Outcome, PlanOutcome, Reason};

@@ -1,13 +1,10 @@
 //! When the world is looked at again, and what is done when it has moved.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod world;
-
+use crate::world::{World, adds, by_hand, changes, world};
 use api::condition;
 use api::layer::{Drift, DriftMode, LayerState, OnDrift};
 use api::run::{Action, Mode, PlanSummary, TriggerKind};
 use std::time::Duration;
-use world::{World, adds, by_hand, changes, world};
 
 /// A layer that was applied, at the moment when its next look at the world is due.
 fn due(world: World, drift: Drift) -> World {

@@ -1,11 +1,9 @@
 //! When a repository is looked at, and what its status says.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
-
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::world::{commit, settings, world};
 use api::condition;
 use api::repository::{LayerCounts, RepositoryState};
 use api::text::RefName;
@@ -13,7 +11,6 @@ use api::{TerraformRepository, TerraformRepositoryStatus};
 use engine::repository::{Decision, Effect, Look, Observed, count, decide};
 use engine::{Settings, Wake, later};
 use jiff::Timestamp;
-use world::{commit, settings, world};
 
 struct Scene {
     now: Timestamp,

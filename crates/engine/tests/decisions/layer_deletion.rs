@@ -1,8 +1,6 @@
 //! How a layer ends: its runs first, then its infrastructure where it says so, then itself.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod world;
-
+use crate::world::{World, adds, commit, destroys, world};
 use api::annotation;
 use api::approval::Decision as Word;
 use api::condition;
@@ -12,7 +10,6 @@ use engine::Read;
 use engine::layer::Effect;
 use proptest::prelude::*;
 use std::time::Duration;
-use world::{World, adds, commit, destroys, world};
 
 /// A layer that was applied at commit `a` and is now being deleted.
 fn deleted(policy: DeletionPolicy) -> World {
@@ -107,7 +104,7 @@ fn a_run_at_work_is_waited_for_and_one_that_waits_itself_is_dropped() {
         world.step();
         assert_eq!(world.gone, policy == DeletionPolicy::Orphan);
 
-        let mut early = self::world::world();
+        let mut early = crate::world::world();
         early.layer.spec.deletion_policy = Some(policy);
         early.step();
         early.delete();

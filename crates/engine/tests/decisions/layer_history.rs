@@ -1,14 +1,11 @@
 //! Which runs are forgotten, and that nothing still needed is.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod world;
-
+use crate::world::{World, adds, world};
 use api::annotation;
 use api::layer::{LayerState, RunHistoryPolicy};
 use api::run::{Action, PlanSummary};
 use proptest::prelude::*;
 use std::time::Duration;
-use world::{World, adds, world};
 
 fn keeping(runs: u32, max_age: Option<&str>) -> World {
     let mut world = world().auto_apply();
@@ -74,7 +71,7 @@ fn old_runs_go_by_age_at_their_time() {
     assert_eq!(world.runs.len(), 2);
     let decision = world.step();
     assert!(
-        world::wakes_at(decision.wake)
+        crate::world::wakes_at(decision.wake)
             .is_some_and(|at| at <= engine::later(world.now, Duration::from_secs(300)))
     );
     world.wait(&decision);

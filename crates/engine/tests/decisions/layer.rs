@@ -1,10 +1,8 @@
 //! What a layer needs next, in small worlds.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
-
-mod world;
 
 use std::time::Duration;
 
+use crate::world::{World, adds, commit, world};
 use api::approval::Decision as Word;
 use api::condition;
 use api::layer::LayerState;
@@ -14,7 +12,6 @@ use engine::Read;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::json;
-use world::{World, adds, commit, world};
 
 /// What a person and the API would see after one decision.
 struct Expect<'a> {
@@ -130,7 +127,7 @@ fn a_failed_apply_is_followed_by_a_plan_after_a_pause_that_grows_and_never_by_it
     for _ in 0..2 {
         let decision = world.step();
         assert!(decision.effects.is_empty());
-        let at = world::wakes_at(decision.wake).expect("a time for the next plan");
+        let at = crate::world::wakes_at(decision.wake).expect("a time for the next plan");
         pauses.push(at.duration_since(world.now).as_secs());
         world.now = at;
         check(
@@ -253,7 +250,7 @@ fn drift_is_looked_for_found_and_put_right() {
     world.step();
     world.succeed(adds(0));
     let idle = world.step();
-    world.now = world::wakes_at(idle.wake).expect("a next check");
+    world.now = crate::world::wakes_at(idle.wake).expect("a next check");
     check(
         &mut world,
         Expect {

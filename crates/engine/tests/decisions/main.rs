@@ -1,0 +1,11 @@
+//! What the engine decides, in small worlds: by kind of object, and for layers by what they are about. One program, because the types
+//! that all of them are made of take longer to compile than the tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod layer;
+mod layer_deletion;
+mod layer_drift;
+mod layer_history;
+mod repository;
+mod run;
+mod world;
