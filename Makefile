@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build up test lint gen bench image cluster cluster-down test-cluster
 
-SCRIPTS := tools/setup tools/chart-check .ci/run $(addprefix tools/cluster/,check cluster credentials node storage)
+SCRIPTS := tools/setup tools/chart-check .ci/run $(addprefix tools/cluster/,check checking.sh cluster credentials install-check node rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 
@@ -56,13 +56,15 @@ image: build ## Make the container images of Terrane in target/image
 	@tools/setup image
 	cargo xtask image --tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)"
 
-cluster: ## Run a real Kubernetes of one node on this machine, as root: eval "$(make -s cluster)"
+cluster: ## Run a real Kubernetes of one node on this machine, with the images of Terrane, as root: eval "$(make -s cluster)"
+	@$(MAKE) --no-print-directory image >&2
 	@tools/setup cluster
-	@tools/cluster/cluster up
+	@tools/cluster/cluster up target/image
 
 cluster-down: ## Stop it and remove what it kept
 	@tools/cluster/cluster down
 
-test-cluster: image ## Check that cluster (pods, Services, DNS, volumes), the images on it, and that stopping it leaves nothing
+test-cluster: image ## Check that cluster (pods, Services, DNS, volumes), the images on it, that stopping it leaves nothing, and the chart
 	@tools/setup cluster
 	@tools/cluster/check target/image
+	@tools/cluster/install-check target/image

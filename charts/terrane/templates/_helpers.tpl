@@ -44,6 +44,21 @@ https://terrane-datastore.{{ include "terrane.namespace" . }}.svc
 {{- (index .root.Values .component).tls.existingSecret | default (printf "terrane-%s-tls" .component) -}}
 {{- end -}}
 
+{{/* The names that a part's certificate is for, as JSON: dict root, component. */}}
+{{- define "terrane.certificateNames" -}}
+{{- $namespace := include "terrane.namespace" .root -}}
+{{- $name := printf "terrane-%s" .component -}}
+{{- $names := list
+      (printf "%s.%s.svc" $name $namespace)
+      (printf "%s.%s.svc.cluster.local" $name $namespace)
+      (printf "%s.%s" $name $namespace)
+      $name -}}
+{{- if eq .component "server" -}}
+{{- $names = concat $names (list "localhost") .root.Values.server.tls.extraNames -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{- define "terrane.publicUrl" -}}
 {{- with .Values.server -}}
 {{- if .publicUrl -}}

@@ -343,7 +343,7 @@ impl Git {
     }
 }
 
-fn find_program(program: &Path, search_path: &std::ffi::OsStr) -> Option<PathBuf> {
+pub(crate) fn find_program(program: &Path, search_path: &std::ffi::OsStr) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return Some(program.to_owned());
     }

@@ -1,5 +1,6 @@
 //! Git repositories as sources: which commits there are, which of them matter to a layer, and the files of one commit
-//! as a bundle for a runner. The controller uses this crate: nothing here checks out, unpacks or executes what it reads.
+//! as a bundle for a runner. The controller uses this crate: nothing here checks out, unpacks or executes what it reads. The one way out
+//! is `Publication`, which serves a directory of files as a repository.
 
 mod bundle;
 mod credentials;
@@ -11,6 +12,7 @@ pub mod hcl;
 mod limits;
 pub mod objects;
 mod process;
+mod publication;
 mod refs;
 mod relevance;
 mod remote;
@@ -22,6 +24,7 @@ pub use credentials::{Credentials, InvalidSecret, Login};
 pub use error::{Class, Error};
 pub use git::{Git, GitOptions, Mirror};
 pub use limits::Limits;
+pub use publication::{Protocol, Publication};
 pub use refs::Refs;
 pub use relevance::{Interest, Relevance};
 pub use remote::{Addresses, FileUrls};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 use crate::error::{Error, classify};
@@ -181,11 +181,31 @@ impl Invocation<'_> {
         I: IntoIterator<Item = S>,
         S: AsRef<OsStr>,
     {
-        let mut running = self.spawn(args, Stdio::null())?;
+        self.finish(self.spawn(args, Stdio::null())?, &[], limit).await
+    }
+
+    /// The same for a git that reads `input`.
+    pub(crate) async fn answer<I, S>(&self, args: I, input: &[u8], limit: u64) -> Result<Vec<u8>, Error>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        self.finish(self.spawn(args, Stdio::piped())?, input, limit).await
+    }
+
+    async fn finish(&self, mut running: Running, input: &[u8], limit: u64) -> Result<Vec<u8>, Error> {
+        let stdin = running.child.stdin.take();
         let stdout = running.child.stdout.take();
         let stderr = running.child.stderr.take();
         let work = async {
-            let (out, err) = tokio::join!(read_limited(stdout, limit), read_limited(stderr, STDERR_LIMIT));
+            let feed = async move {
+                if let Some(mut stdin) = stdin {
+                    // It closes its input when it has read enough, or gives up and says why.
+                    let _ = stdin.write_all(input).await;
+                }
+            };
+            let ((), out, err) =
+                tokio::join!(feed, read_limited(stdout, limit), read_limited(stderr, STDERR_LIMIT));
             let (out, complete) = out.map_err(Error::io("read git's output"))?;
             if !complete {
                 return Err(Error::Git {

@@ -7,8 +7,8 @@ use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    apply, datastore, describe, diff, drift, events, history, logs, outputs, plan, server, state, suspend,
-    tools, version, wait,
+    apply, certificate, datastore, describe, diff, drift, events, git_server, history, logs, outputs, plan,
+    server, state, suspend, tools, version, wait,
 };
 use crate::source_limits::SourceLimits;
 
@@ -61,6 +61,10 @@ pub(crate) enum Command {
     Server(server::Options),
     /// Run pods as processes on this machine, for any Kubernetes API
     Node(Node),
+    /// Make a certificate and keep it in a Secret, unless one is there
+    Certificate(certificate::Options),
+    /// Serve a directory of files as a Git repository over https, to read
+    GitServer(git_server::Options),
     /// Show layers, runs, repositories or approvals
     Get(Get),
     /// Tell everything about one layer, run or repository
@@ -508,7 +512,10 @@ mod tests {
                 calls += 1;
             }
         }
-        assert_eq!(calls, 9, "three parts in each of three sets of values");
+        assert_eq!(
+            calls, 14,
+            "three parts in each of four sets of values, and two certificates in one of them"
+        );
     }
 
     #[test]

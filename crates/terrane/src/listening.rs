@@ -26,6 +26,13 @@ pub(crate) struct Encryption {
     tls_key: Option<PathBuf>,
 }
 
+impl Encryption {
+    /// With a certificate that this process has made or found by itself.
+    pub(crate) const fn with_certificate(chain: PathBuf, key: PathBuf) -> Self {
+        Self { behind_tls: false, tls_cert: Some(chain), tls_key: Some(key) }
+    }
+}
+
 /// A port that is open, and what its connections are wrapped in.
 pub(crate) struct Door {
     listener: TcpListener,

@@ -1,6 +1,7 @@
 //! The binary: roles and the command line. The only place that reads flags and the environment.
 
 mod arguments;
+mod certifying;
 mod commands;
 mod controllers_role;
 mod demo;
@@ -87,6 +88,8 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Controller(options) => commands::controller::run(options).await.map(done),
         Command::Datastore(options) => commands::datastore::run(options).await.map(done),
         Command::Server(options) => commands::server::run(options).await.map(done),
+        Command::Certificate(options) => commands::certificate::run(options).await.map(done),
+        Command::GitServer(options) => commands::git_server::run(options).await.map(done),
         Command::Cancel(options) => commands::cancel::run(options).await.map(done),
         Command::Node(options) => commands::node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod approve;
 pub(crate) mod cancel;
+pub(crate) mod certificate;
 pub(crate) mod completion;
 pub(crate) mod controller;
 pub(crate) mod datastore;
@@ -13,6 +14,7 @@ pub(crate) mod events;
 mod find;
 mod fitting;
 pub(crate) mod get;
+pub(crate) mod git_server;
 pub(crate) mod history;
 mod keys;
 pub(crate) mod logs;
