@@ -1,11 +1,16 @@
 //! One watch of a kind, however many listen. An API server then sends each change once, and it is read once. What a listener hears it
-//! hears in order and whole; an interrupted watch is told of in the log alone, for it goes on by itself.
+//! hears in order; an interrupted watch is told of in the log alone, for it goes on by itself.
+//!
+//! Each listener says what of an object concerns it (see [`crate::concern`]). It hears of an object when it first sees it, when that
+//! changes, and when the object is gone: most changes are our own words, and a look at them would find nothing to do.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::channel::mpsc;
-use futures::{SinkExt, Stream, StreamExt};
+use futures::{SinkExt, Stream, StreamExt, future};
 use kube::Client;
+use kube::ResourceExt;
 use kube::runtime::controller::Controller;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
@@ -16,6 +21,9 @@ use crate::readable::{self, Kind};
 
 /// Changes that a listener may be behind. A controller takes in what it hears even while it can begin no more work, so none is for long.
 const BEHIND: usize = 64;
+
+/// What of an object concerns a listener, as one number: as long as it stays the same there is nothing to hear.
+pub(crate) type Concern<K> = fn(&K) -> u64;
 
 pub(crate) struct Feed<K> {
     client: Client,
@@ -29,16 +37,19 @@ impl<K: Kind> Feed<K> {
         Self { client: client.clone(), config, events: Arc::clone(events), listeners: Vec::new() }
     }
 
-    /// A controller for the objects of the kind.
-    pub(crate) fn controller(&mut self) -> Controller<K> {
+    /// A controller for the objects of the kind. Its store has all of every object.
+    pub(crate) fn controller(&mut self, concern: Concern<K>) -> Controller<K> {
         let (reader, writer) = reflector::store();
-        let objects = reflector(writer, self.listen()).applied_objects();
+        let objects = heard(reflector(writer, self.listen()), concern).applied_objects();
         Controller::for_stream(objects, reader)
     }
 
-    /// Every change of an object of the kind, its deletion included.
-    pub(crate) fn touched(&mut self) -> impl Stream<Item = Result<K, watcher::Error>> + Send + use<K> {
-        self.listen().touched_objects()
+    /// Objects whose change concerns the listener, and those that are gone.
+    pub(crate) fn touched(
+        &mut self,
+        concern: Concern<K>,
+    ) -> impl Stream<Item = Result<K, watcher::Error>> + Send + use<K> {
+        heard(self.listen(), concern).touched_objects()
     }
 
     fn listen(&mut self) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K> {
@@ -65,6 +76,36 @@ impl<K: Kind> Feed<K> {
     }
 }
 
+/// Leaves out what does not concern. Remembers one number an object; a watch that starts over tells of all of them again.
+fn heard<K: Kind, E>(
+    events: impl Stream<Item = Result<Event<K>, E>>,
+    concern: Concern<K>,
+) -> impl Stream<Item = Result<Event<K>, E>> {
+    let mut known = HashMap::new();
+    events.filter(move |event| {
+        let concerns = match event {
+            Ok(Event::Init) => {
+                known.clear();
+                true
+            }
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                let now = (object.uid(), concern(object));
+                known.insert(place(object), now.clone()) != Some(now)
+            }
+            Ok(Event::Delete(object)) => {
+                known.remove(&place(object));
+                true
+            }
+            Ok(Event::InitDone) | Err(_) => true,
+        };
+        future::ready(concerns)
+    })
+}
+
+fn place<K: Kind>(object: &K) -> (Option<String>, String) {
+    (object.namespace(), object.name_any())
+}
+
 async fn tell<K: Kind>(listeners: &mut [mpsc::Sender<Event<K>>], event: &Event<K>) {
     for listener in listeners {
         // One that is gone has ended its work and misses nothing.
@@ -79,7 +120,7 @@ mod tests {
 
     use api::TerraformApproval;
     use http::{Request, Response};
-    use kube::ResourceExt;
+    use k8s_openapi::api::core::v1::Pod;
     use kube::client::Body;
     use serde_json::json;
 
@@ -117,11 +158,61 @@ mod tests {
         (Client::new(service, "default"), asked)
     }
 
+    fn labelled(name: &str, uid: &str, label: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "default", "uid": uid, "labels": { "of": label } },
+        }))
+        .unwrap()
+    }
+
+    fn of_label(pod: &Pod) -> u64 {
+        pod.labels().get("of").map_or(0, |label| label.len().try_into().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_listener_hears_of_what_is_new_what_changed_for_it_and_what_is_gone() {
+        let (one, same, other) =
+            (labelled("a", "1", "x"), labelled("a", "1", "y"), labelled("a", "1", "long"));
+        let again = labelled("a", "2", "long");
+        let told = [
+            Event::Init,
+            Event::InitApply(one.clone()),
+            Event::InitDone,
+            Event::Apply(same.clone()),
+            Event::Apply(other.clone()),
+            Event::Apply(other.clone()),
+            Event::Delete(other.clone()),
+            Event::Apply(other.clone()),
+            Event::Apply(again.clone()),
+            Event::Init,
+            Event::InitApply(again.clone()),
+            Event::InitDone,
+        ];
+        let told = futures::stream::iter(told.map(Ok::<_, std::convert::Infallible>));
+        let heard: Vec<Pod> = heard(told, of_label)
+            .filter_map(|event| {
+                future::ready(match event.unwrap() {
+                    Event::InitApply(pod) | Event::Apply(pod) | Event::Delete(pod) => Some(pod),
+                    Event::Init | Event::InitDone => None,
+                })
+            })
+            .collect()
+            .await;
+        let new_changed_gone_and_back = [one, other.clone(), other.clone(), other];
+        let another_of_the_same_name_and_once_more = [again.clone(), again];
+        assert_eq!(
+            heard,
+            [&new_changed_gone_and_back[..], &another_of_the_same_name_and_once_more[..]].concat()
+        );
+    }
+
     #[tokio::test]
     async fn one_list_and_one_watch_tell_all_listeners_of_what_came_and_went() {
         let (client, asked) = api();
         let mut feed = Feed::<TerraformApproval>::new(&client, watcher::Config::default(), &Arc::default());
-        let heard = [feed.touched(), feed.touched()].map(|listener| listener.take(2).collect::<Vec<_>>());
+        let all: Concern<TerraformApproval> = |approval| u64::from(approval.name_any() == "a");
+        let heard =
+            [feed.touched(all), feed.touched(all)].map(|listener| listener.take(2).collect::<Vec<_>>());
         let stop = CancellationToken::new();
         let listening = async {
             let heard = futures::future::join_all(heard).await;

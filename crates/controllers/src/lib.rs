@@ -3,6 +3,7 @@
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
 mod alarm;
+mod concern;
 mod credentials;
 mod error;
 mod events;
@@ -122,9 +123,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let mut pod_feed = Feed::<Pod>::new(&context.client, ours(), events);
 
     let repositories = repository_feed
-        .controller()
+        .controller(concern::repository)
         .with_config(options())
-        .watches_stream(layer_feed.touched(), |layer: TerraformLayer| {
+        .watches_stream(layer_feed.touched(concern::layer_to_repository), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
         })
@@ -139,22 +140,23 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layer_controller = layer_feed.controller();
+    let layer_controller = layer_feed.controller(concern::layer);
     context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
-        .watches_stream(run_feed.touched(), |run: TerraformRun| {
+        .watches_stream(run_feed.touched(concern::run), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
             let namespace = run.namespace().unwrap_or_default();
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
         })
-        .watches_stream(approval_feed.touched(), |approval: TerraformApproval| {
+        .watches_stream(approval_feed.touched(concern::approval), |approval: TerraformApproval| {
             let namespace = approval.namespace().unwrap_or_default();
             Some(ObjectRef::new(approval.spec.layer.as_str()).within(&namespace))
         })
-        .watches_stream(repository_feed.touched(), move |repository: TerraformRepository| {
-            layers_of_desk.layers_of(&repository)
-        })
+        .watches_stream(
+            repository_feed.touched(concern::repository_to_layers),
+            move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
+        )
         .reconcile_on(layer_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -167,15 +169,15 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("TerraformLayer", result) });
 
     let runs = run_feed
-        .controller()
+        .controller(concern::run)
         .with_config(options())
-        .owns_stream(pod_feed.touched())
+        .owns_stream(pod_feed.touched(concern::pod))
         .watches(
             Api::<Lease>::namespaced(context.client.clone(), api::SYSTEM_NAMESPACE),
             ours(),
             run::waiting_for,
         )
-        .watches_stream(layer_feed.touched(), run::canceled_by)
+        .watches_stream(layer_feed.touched(concern::layer_to_runs), run::canceled_by)
         .reconcile_on(run_news)
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
@@ -189,7 +191,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("TerraformRun", result) });
 
     let orphans = pod_feed
-        .controller()
+        .controller(concern::pod)
         .with_config(options())
         .graceful_shutdown_on(stopped(&stop))
         .run(

@@ -1,0 +1,77 @@
+//! What of an object concerns whom. Nobody is woken by a change of anything else: most changes of an object are a controller's own words
+//! about it, and each look costs several reads of the API.
+//!
+//! Whoever adds a field to what a decision reads adds it here, or the decision comes late: at the next wake. Reads still decide; this
+//! only says when to look.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use engine::run::can_still_work;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt};
+
+/// What people and other controllers change about an object: everything but its status.
+fn wish<K: Resource>(object: &K) -> impl Hash + use<K> {
+    let meta = object.meta();
+    let deleted = meta.deletion_timestamp.is_some();
+    (meta.generation, meta.annotations.clone(), meta.finalizers.clone(), deleted)
+}
+
+/// A repository to its own controller, which writes the status and knows it.
+pub(crate) fn repository(repository: &TerraformRepository) -> u64 {
+    hash(&wish(repository))
+}
+
+/// A repository to its layers: what it says for all of them, and where its branches stand. Not how many layers it has.
+pub(crate) fn repository_to_layers(repository: &TerraformRepository) -> u64 {
+    let branches = repository.status.as_ref().map_or(&[][..], |status| status.branches.as_slice());
+    // O(branches that layers follow).
+    let heads: Vec<_> = branches
+        .iter()
+        .map(|branch| (&branch.name, branch.latest_rev.as_ref().map(|rev| rev.as_str()), &branch.message))
+        .collect();
+    hash(&(wish(repository), heads))
+}
+
+/// A layer to its own controller, which writes the status and knows it.
+pub(crate) fn layer(layer: &TerraformLayer) -> u64 {
+    hash(&wish(layer))
+}
+
+/// A layer to its repository: which branch it follows. How it is doing is counted once a poll.
+pub(crate) fn layer_to_repository(layer: &TerraformLayer) -> u64 {
+    hash(&layer.metadata.generation)
+}
+
+/// A layer to its runs: whether one of them is canceled.
+pub(crate) fn layer_to_runs(layer: &TerraformLayer) -> u64 {
+    hash(&layer.annotations().get(api::annotation::CANCEL))
+}
+
+/// A run to its own controller and to its layer: what came of its attempts. That one begins is written before its pod is made, in the
+/// same round.
+pub(crate) fn run(run: &TerraformRun) -> u64 {
+    let (state, ended) = run.status.as_ref().map_or((None, 0), |status| {
+        // O(attempts of the run).
+        let ended = status.attempts.iter().filter(|attempt| attempt.finished_at.is_some()).count();
+        (status.state, ended)
+    });
+    hash(&(wish(run), state.is_some_and(|state| state.is_terminal()), ended))
+}
+
+/// A pod to its run: whether it can still work, and whether it is to stop.
+pub(crate) fn pod(pod: &Pod) -> u64 {
+    hash(&(can_still_work(pod), pod.metadata.deletion_timestamp.is_some(), &pod.metadata.finalizers))
+}
+
+/// An approval is made once, and never changed.
+pub(crate) fn approval(approval: &TerraformApproval) -> u64 {
+    hash(&approval.metadata.generation)
+}
+
+fn hash(concern: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    concern.hash(&mut hasher);
+    hasher.finish()
+}
