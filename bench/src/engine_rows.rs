@@ -57,6 +57,21 @@ impl Scale {
     }
 }
 
+/// Rows that are measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// One plan, many layers, writes, bytes.
+    Plans,
+    /// A poll of layers that rest.
+    Settled,
+    /// Memory of layers that rest.
+    Idle,
+    /// Relevant layers of a commit.
+    Relevance,
+    /// The state backend.
+    State,
+}
+
 /// Runs kept of every layer that rests.
 const HISTORY: usize = 5;
 /// Callers that fill the API.
@@ -74,11 +89,12 @@ cd "$work/code/$2"
 "$3" show -json plan >plan.json
 "#;
 
-/// Measures the product and gives its rows. `say` is told what is done next.
-pub async fn take(program: &Path, scale: &Scale, say: impl Fn(&str)) -> Result<Vec<Row>> {
+/// Measures these parts of the product, or all of it, and gives the rows. `say` is told what is done next.
+pub async fn take(program: &Path, scale: &Scale, only: &[Part], say: impl Fn(&str)) -> Result<Vec<Row>> {
+    let wanted = |part: Part| only.is_empty() || only.contains(&part);
     let tool = testkit::tools::tool("terraform").or_else(|_| testkit::tools::tool("tofu"))?;
     let mut rows = Vec::new();
-    {
+    if wanted(Part::Plans) {
         say("starting");
         let product = Product::start(program).await?;
         let code = Code::new(scale.layers + 2)?;
@@ -94,14 +110,22 @@ pub async fn take(program: &Path, scale: &Scale, say: impl Fn(&str)) -> Result<V
         say("bytes of a run");
         rows.push(bytes(&product, scale).await?);
     }
-    say("settled layers");
-    rows.push(settled(program, scale).await?);
-    say("memory of idle layers");
-    rows.push(idle(program, scale).await?);
-    say("relevant layers of a commit");
-    rows.push(relevance_row::take(scale.followers, scale.plans).await?);
-    say("state backend");
-    rows.extend(state_rows::take(scale.writes).await?);
+    if wanted(Part::Settled) {
+        say("settled layers");
+        rows.push(settled(program, scale).await?);
+    }
+    if wanted(Part::Idle) {
+        say("memory of idle layers");
+        rows.push(idle(program, scale).await?);
+    }
+    if wanted(Part::Relevance) {
+        say("relevant layers of a commit");
+        rows.push(relevance_row::take(scale.followers, scale.plans).await?);
+    }
+    if wanted(Part::State) {
+        say("state backend");
+        rows.extend(state_rows::take(scale.writes).await?);
+    }
     Ok(rows)
 }
 

@@ -51,6 +51,9 @@ enum Command {
         /// Less of everything: a rough look.
         #[arg(long)]
         quick: bool,
+        /// Measure this part alone; may be said again for another.
+        #[arg(long, value_name = "PART")]
+        only: Vec<engine_rows::Part>,
         /// Directory that engine.md and engine.json are written to.
         #[arg(long)]
         results: Option<PathBuf>,
@@ -94,11 +97,12 @@ async fn run(command: Command) -> Result<()> {
             let scale = if quick { Scale::quick() } else { Scale::whole() };
             measure_api(&scale, results).await
         }
-        Command::Engine { terrane, quick, results } => {
+        Command::Engine { terrane, quick, only, results } => {
             let scale = if quick { engine_rows::Scale::quick() } else { engine_rows::Scale::whole() };
             let start = Instant::now();
             let say = |step: &str| eprintln!("{:>6.1} s  terrane up: {step}", start.elapsed().as_secs_f64());
-            let rows = engine_rows::take(&terrane, &scale, say).await.context("measuring terrane up")?;
+            let rows =
+                engine_rows::take(&terrane, &scale, &only, say).await.context("measuring terrane up")?;
             tell("engine", "Engine", "script", &rows, results)
         }
         Command::Smoke => {

@@ -141,17 +141,18 @@ fn by_label(waiting: &Waiting) -> Waiting {
     Waiting { repository, ..waiting.clone() }
 }
 
-/// Runner pods that have not ended. O(runner pods in the API), which the limit itself keeps few.
+/// Runner pods that have not ended, of which only the names and labels are asked for. O(runner pods at work), which the limit itself
+/// keeps few.
 async fn observe_busy(client: &Client) -> Result<Busy, Error> {
-    let ours = ListParams::default().labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID));
-    let pods =
-        Api::<Pod>::all(client.clone()).list(&ours).await.map_err(doing("count the runners at work"))?;
+    let ours = ListParams::default()
+        .labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID))
+        .fields("status.phase!=Succeeded,status.phase!=Failed");
+    let pods = Api::<Pod>::all(client.clone())
+        .list_metadata(&ours)
+        .await
+        .map_err(doing("count the runners at work"))?;
     let mut busy = Busy::new();
     for pod in pods.items {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            continue;
-        }
         let repository = pod
             .labels()
             .get(label::REPOSITORY)

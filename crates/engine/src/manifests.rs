@@ -9,6 +9,9 @@ use serde_json::json;
 
 use crate::names;
 
+/// What a runner's pod calls this program by, in every image.
+pub const RUNNER_PROGRAM: &str = "terrane";
+
 /// Keeps the pod of an apply in the API until its result is recorded, whoever deletes it: one that is absent was never made, and what
 /// it changes is never lost sight of. A plan changes nothing and may be repeated.
 pub const POD_FINALIZER: &str = "terrane.dev/result";
@@ -99,7 +102,7 @@ pub fn runner_pod(
             "containers": [{
                 "name": "runner",
                 "image": settings.image,
-                "command": ["terrane", "runner"],
+                "command": [RUNNER_PROGRAM, "runner"],
                 "env": env,
                 "securityContext": {
                     "allowPrivilegeEscalation": false,

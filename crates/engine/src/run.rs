@@ -3,7 +3,8 @@
 //! The order of effects is the proof of safety. Intent comes first: the attempt stands in the status, as running, before its pod
 //! exists, and the pod's name follows from it. No second pod is ever made for an attempt that may have run:
 //!
-//! * An apply's pod carries a finalizer until its result is recorded, so one that is absent was never made.
+//! * An apply's pod carries a finalizer until its result is recorded, so one that is absent was never made; unless it reported, which is
+//!   looked at first.
 //! * A plan's pod does not, which saves a write: one that is absent has run as far as anybody knows. What it reported is recorded, and
 //!   else the attempt ends here and another one follows. Only where the API refused the pod, and the status says so, was it never made.
 //!
@@ -424,6 +425,12 @@ fn without_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attem
         return Decision { effects: vec![set(refused)], wake: wait(seen, REFUSED_AGAIN) };
     }
     if seen.run.spec.action.mutates() || is_unmade(status) {
+        match seen.outcome {
+            Read::Unknown => return idle(wait(seen, READ_AGAIN)),
+            // An API that was set back to an earlier day has lost a pod that ran. Its report says so, and it is not run again.
+            Read::Present(outcome) => return record(seen, status, Ended::reported(seen.run, outcome)),
+            Read::Absent => {}
+        }
         // Nothing was changed, and nothing will be.
         return if is_canceled(seen) {
             record(seen, status, Ended::unmade(seen.now))

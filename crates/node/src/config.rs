@@ -85,25 +85,30 @@ pub fn commons_directory(pods: &Path) -> PathBuf {
     pods.join("commons")
 }
 
-/// The directory to put first on the path of the local image: where `program` is, if the pods can execute it there,
-/// else a copy among the pods' files.
-pub fn program_directory(program: &Path, pods: &Path, isolation: &Isolation) -> io::Result<PathBuf> {
-    let beside = program.parent().unwrap_or(Path::new("/")).to_owned();
-    match isolation {
-        Isolation::Landlock | Isolation::None { .. } => Ok(beside),
-        Isolation::Users(_) if others_can_reach(program)? => Ok(beside),
-        Isolation::Users(_) => {
-            let directory = pods.join("bin");
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
-            let name = program.file_name().unwrap_or(program.as_os_str());
-            // Renamed into place: a pod that is executing the old copy keeps it.
-            let temporary = directory.join(format!(".{}", std::process::id()));
-            std::fs::copy(program, &temporary)?;
-            std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755))?;
-            std::fs::rename(&temporary, directory.join(name))?;
-            Ok(directory)
-        }
+/// The directory to put first on the path of the local image, in which pods find `program` as `name`: where it is, if they can
+/// execute it there and it is called so, else a copy among the pods' files.
+pub fn program_directory(
+    program: &Path,
+    name: &str,
+    pods: &Path,
+    isolation: &Isolation,
+) -> io::Result<PathBuf> {
+    let is_reachable = match isolation {
+        Isolation::Landlock | Isolation::None { .. } => true,
+        Isolation::Users(_) => others_can_reach(program)?,
+    };
+    let is_called_so = program.file_name().is_some_and(|file| file == name);
+    if is_reachable && is_called_so {
+        return Ok(program.parent().unwrap_or(Path::new("/")).to_owned());
     }
+    let directory = pods.join("bin");
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
+    // Renamed into place: a pod that is executing the old copy keeps it.
+    let temporary = directory.join(format!(".{}", std::process::id()));
+    std::fs::copy(program, &temporary)?;
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::rename(&temporary, directory.join(name))?;
+    Ok(directory)
 }
 
 /// Whether a user without any special right can execute this file, or pass through this directory.
@@ -167,11 +172,23 @@ mod tests {
         let program = closed.path().join("program");
         std::fs::write(&program, "#!/bin/sh\n").unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let directory = program_directory(&program, pods.path(), &USERS).unwrap();
-        assert_eq!(directory, pods.path().join("bin"));
-        assert_eq!(std::fs::metadata(directory.join("program")).unwrap().mode() & 0o777, 0o755);
-        assert_eq!(program_directory(&program, pods.path(), &Isolation::Landlock).unwrap(), closed.path());
-        assert_eq!(program_directory(Path::new("/bin/sh"), pods.path(), &USERS).unwrap(), Path::new("/bin"));
+        let found = |program: &Path, name: &str, isolation: &Isolation| {
+            program_directory(program, name, pods.path(), isolation).unwrap()
+        };
+        let copies = pods.path().join("bin");
+        assert_eq!(found(&program, "program", &USERS), copies);
+        assert_eq!(std::fs::metadata(copies.join("program")).unwrap().mode() & 0o777, 0o755);
+        assert_eq!(found(&program, "program", &Isolation::Landlock), closed.path());
+        assert_eq!(found(Path::new("/bin/sh"), "sh", &USERS), Path::new("/bin"));
+    }
+
+    #[test]
+    fn a_program_that_was_given_another_name_is_found_by_the_one_that_pods_know() {
+        let (here, pods) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let program = here.path().join("terrane-1.2");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let found = program_directory(&program, "terrane", pods.path(), &Isolation::Landlock).unwrap();
+        assert_eq!(std::fs::read(found.join("terrane")).unwrap(), b"#!/bin/sh\n");
     }
 
     #[test]

@@ -41,8 +41,9 @@ pub(crate) fn open(options: Options<'_>) -> anyhow::Result<Opened> {
     let isolation = Isolation::detect(options.state);
     let pods = node::config::pods_directory(options.state, &isolation);
     let program = std::env::current_exe().context("find this program")?;
-    let beside = node::config::program_directory(&program, &pods, &isolation)
-        .context("give pods a copy of this program")?;
+    let beside =
+        node::config::program_directory(&program, engine::manifests::RUNNER_PROGRAM, &pods, &isolation)
+            .context("give pods a copy of this program")?;
     let path = environment::search_path();
     let programs: Vec<PathBuf> = std::iter::once(beside).chain(std::env::split_paths(&path)).collect();
     let mut images = Images::new(programs);

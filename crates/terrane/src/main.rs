@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
+    end_quietly_without_readers();
     let arguments = arguments::parse(invocation);
     if let Command::Shim(shim) = arguments.command {
         return node::shim::main([shim.directory.into_os_string()]);
@@ -53,6 +54,20 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => fail(&error),
     }
+}
+
+/// `terrane history | head` ends when `head` has seen enough, as every program in a pipe does, and not with a panic. The status is the
+/// one that shells give to a program that ended by SIGPIPE.
+fn end_quietly_without_readers() {
+    const BY_SIGPIPE: i32 = 128 + 13;
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
+            std::process::exit(BY_SIGPIPE);
+        }
+        others(panic);
+    }));
 }
 
 /// The one argument of a shim that was called as the node calls it.

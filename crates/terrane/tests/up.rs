@@ -372,6 +372,14 @@ async fn layers_of_one_state_wait_for_each_other(client: &Client) {
 }
 
 #[test]
+fn whoever_stops_reading_ends_the_program_without_a_word() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(BINARY).arg("version").stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(141), String::new()));
+}
+
+#[test]
 fn what_cannot_work_is_refused_in_one_sentence() {
     let output = Command::new(BINARY).args(["up", "--listen", "0.0.0.0:0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

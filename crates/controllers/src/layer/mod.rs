@@ -82,7 +82,7 @@ fn observe_source(
     }
 }
 
-/// The runs of this incarnation of the layer. O(runs kept for the layer): the field is indexed by the API's selector.
+/// The runs of this incarnation of the layer. O(runs kept for the layer) here; the API looks through the runs of the namespace.
 async fn observe_runs(
     layer: &TerraformLayer,
     namespace: &str,

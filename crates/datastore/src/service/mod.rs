@@ -4,6 +4,7 @@
 mod access;
 mod artefacts;
 mod audit;
+mod cipher;
 mod identity;
 mod journal;
 mod keyring;

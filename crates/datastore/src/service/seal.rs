@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use rand::TryRngCore;
-use sealing::{NONCE_SIZE, TAG_SIZE};
 
+use super::cipher::{self, NONCE_SIZE, TAG_SIZE};
 use super::keyring::{KeyId, Keyring};
 use crate::key::Key;
 
@@ -50,7 +50,7 @@ pub enum Error {
 }
 
 struct Cipher {
-    cipher: sealing::Cipher,
+    cipher: cipher::Cipher,
     prefix: [u8; PREFIX_SIZE],
     associated: Vec<u8>,
     counter: u32,
@@ -69,7 +69,7 @@ impl Cipher {
             associated.extend_from_slice(&u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
             associated.extend_from_slice(field.as_bytes());
         }
-        Self { cipher: sealing::Cipher::new(key), prefix, associated, counter: 0 }
+        Self { cipher: cipher::Cipher::new(key), prefix, associated, counter: 0 }
     }
 
     fn next_nonce(&mut self, position: Position) -> Result<[u8; NONCE_SIZE], Error> {

@@ -1,5 +1,6 @@
 //! Lineage and serial of a state, read from the bytes as they stream by: states can be large, and are never held in
-//! memory for two numbers. Total and linear; nesting costs nothing.
+//! memory for two numbers. Total and linear; nesting costs nothing. The tools write both near the start, and what follows is not looked
+//! at: that it arrived whole is proved by its digest, and what it means is the tools' business.
 
 /// Longest name or value that is looked at.
 const TOKEN_LIMIT: usize = 256;
@@ -32,6 +33,8 @@ pub(crate) struct StateScan {
     name: Option<Vec<u8>>,
     found: StateFacts,
     is_object: bool,
+    /// The last byte that is not white space.
+    end: u8,
 }
 
 impl StateScan {
@@ -44,11 +47,15 @@ impl StateScan {
             name: None,
             found: StateFacts::default(),
             is_object: false,
+            end: 0,
         }
     }
 
     pub(crate) fn push(&mut self, mut bytes: &[u8]) {
-        loop {
+        if let Some(end) = bytes.iter().rev().find(|byte| !byte.is_ascii_whitespace()) {
+            self.end = *end;
+        }
+        while !self.knows_all() {
             // Nearly all of a state lies deeper than the two facts: there only what opens, closes or escapes counts.
             if self.depth > 1 {
                 let skip = match self.text {
@@ -65,9 +72,14 @@ impl StateScan {
         }
     }
 
-    /// The facts, if the whole was one JSON object.
+    fn knows_all(&self) -> bool {
+        self.found.lineage.is_some() && self.found.serial.is_some()
+    }
+
+    /// The facts, if the whole was one JSON object as far as it was looked at.
     pub(crate) fn finish(self) -> Option<StateFacts> {
-        (self.is_object && self.depth == 0 && self.text == Text::Outside).then_some(self.found)
+        let is_closed = (self.depth == 0 && self.text == Text::Outside) || self.knows_all();
+        (self.is_object && is_closed && self.end == b'}').then_some(self.found)
     }
 
     fn step(&mut self, byte: u8) {
@@ -167,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_is_no_state_gives_nothing() {
-        for bad in ["", "[]", "{", "\"lineage\"", "{\"a\": \"", "null"] {
+        for bad in ["", "[]", "{", "\"lineage\"", "{\"a\": \"", "null", "{\"lineage\":\"a\",\"serial\":1,"] {
             assert_eq!(scan(bad), None, "{bad}");
         }
         assert_eq!(scan(r#"{"serial":"7","lineage":4}"#), Some(StateFacts::default()));

@@ -235,6 +235,19 @@ fn a_plan_whose_pod_is_gone_gets_no_second_pod_for_the_same_attempt() {
 }
 
 #[test]
+fn an_apply_that_reported_is_never_run_again_though_its_pod_was_forgotten() {
+    let mut scene = scene(Action::Apply);
+    scene.step();
+    scene.step();
+    scene.pod = Read::Absent;
+    scene.outcome = Read::Unknown;
+    assert!(scene.step().is_empty(), "a datastore that does not answer decides nothing");
+    scene.outcome = Read::Present(outcome(Action::Apply, Reason::Succeeded, scene.now));
+    assert_eq!(scene.step(), ["set status", "delete pod"]);
+    assert_eq!(scene.state(), Some(RunState::Succeeded));
+}
+
+#[test]
 fn a_pod_that_is_gone_costs_a_plan_none_of_its_tries_and_is_not_made_for_ever() {
     let mut scene = scene(Action::Plan);
     scene.run.spec.max_retries = 1;

@@ -40,7 +40,7 @@ fn run(args: Vec<OsString>) -> Result<(), Box<dyn std::error::Error>> {
     let program = std::env::current_exe()?;
     let pods = config::pods_directory(&state, &isolation);
     std::fs::create_dir_all(&pods)?;
-    let programs = config::program_directory(&program, &pods, &isolation)?;
+    let programs = config::program_directory(&program, "terrane-node", &pods, &isolation)?;
     let node = node::Node::open(Config {
         name: name.into_string().map_err(|_| "the name of a node is text")?,
         shim: ShimCommand { program, args: vec!["shim".into()] },
