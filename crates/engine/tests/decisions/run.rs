@@ -610,6 +610,7 @@ fn an_attempt_written_down_before_a_crash_waits_for_room_too() {
     scene.step();
     scene.step();
     scene.pod = Read::Absent;
+    scene.outcome = Read::Absent;
     assert_eq!(waiting(&scene.view()).unwrap().urgency, Urgency::Holding);
     scene.slot = full();
     assert_eq!(scene.step(), ["set status"]);
@@ -639,6 +640,7 @@ fn a_run_canceled_before_it_started_never_starts_and_is_done_with_its_lock() {
     written_down.step();
     written_down.step();
     written_down.pod = Read::Absent;
+    written_down.outcome = Read::Absent;
     cancel(&mut written_down);
     assert_eq!(written_down.step(), ["set status", "delete pod"]);
     assert!(is_done_with(&written_down.run, 1));
