@@ -2,11 +2,16 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench image cluster cluster-down test-cluster
+.PHONY: help setup build up test lint gen bench image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance deploy push
 
-SCRIPTS := tools/setup tools/chart-check .ci/run $(addprefix tools/cluster/,check checking.sh cluster credentials install-check node rights storage)
+SCRIPTS := tools/setup tools/chart-check tools/push .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node processes rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
+TARGET = $${CARGO_TARGET_DIR:-target}
+# What the images are made of: the release, or with `dev` the program that `make test` has built, which is larger and slower.
+IMAGE_PROFILE ?= release
+# Of the suite on the cluster, only these: see tools/cluster/check.
+TOPICS ?=
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +46,7 @@ lint: ## Check formatting, lints, dependencies, generated files, scripts and the
 	fi
 	cargo xtask gen --check
 	"$(TOOLS)/shellcheck" --external-sources $(SCRIPTS)
+	"$(TOOLS)/shellcheck" --external-sources --check-sourced --exclude SC2034 tools/cluster/check
 	tools/chart-check
 
 gen: ## Write the generated files
@@ -52,19 +58,44 @@ bench: ## Measure speed and memory beside what they are compared with (BENCH=--q
 	TERRANE_TOOLS="$(TOOLS)" target/release/bench api --results bench/results $(BENCH)
 	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench engine --results bench/results $(BENCH)
 
-image: build ## Make the container images of Terrane in target/image
+image: image-of-$(IMAGE_PROFILE) ## Make the container images of Terrane in target/image
+
+image-of-release: build
 	@tools/setup image
-	cargo xtask image --tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)"
+	cargo xtask image --binary "$(TARGET)/$(PROGRAM_OF_release)" $(IMAGE_ARGUMENTS)
+
+# The same command as in `test`, so that nothing is built again for it.
+image-of-dev:
+	@tools/setup build image
+	cargo test --workspace --locked --no-run --quiet
+	cargo xtask image --binary "$(TARGET)/$(PROGRAM_OF_dev)" --or-newest-packages $(IMAGE_ARGUMENTS)
+
+PROGRAM_OF_release := release/terrane
+PROGRAM_OF_dev := debug/terrane
+IMAGE_ARGUMENTS = --out "$(TARGET)/image" --debs "$$(dirname "$(TOOLS)")/debs" \
+	--tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)"
 
 cluster: ## Run a real Kubernetes of one node on this machine, with the images of Terrane, as root: eval "$(make -s cluster)"
 	@$(MAKE) --no-print-directory image >&2
 	@tools/setup cluster
-	@tools/cluster/cluster up target/image
+	@tools/cluster/cluster up "$(TARGET)/image"
 
 cluster-down: ## Stop it and remove what it kept
 	@tools/cluster/cluster down
 
-test-cluster: image ## Check that cluster (pods, Services, DNS, volumes), the images on it, that stopping it leaves nothing, and the chart
-	@tools/setup cluster
-	@tools/cluster/check target/image
-	@tools/cluster/install-check target/image
+test-cluster: image ## Check that cluster, the images and the chart on it, and that nothing of it stays (TOPICS=... for some of it)
+	@tools/setup "$$([[ $$(id -u) -eq 0 || -n $${CI:-} ]] && echo cluster || echo test)"
+	@TERRANE_PROGRAM="$(TARGET)/$(PROGRAM_OF_$(IMAGE_PROFILE))" tools/cluster/check "$(TARGET)/image" $(TOPICS)
+
+test-conformance: ## Run the cases that the embedded API is held to on that cluster
+	@tools/setup build cluster
+	@TERRANE_TOOLS="$(TOOLS)" tools/cluster/conformance
+
+deploy: ## Install Terrane, or upgrade it, on the cluster of the current context (HELM_ARGUMENTS for values of your own)
+	@tools/setup helm
+	"$(TOOLS)/helm" upgrade --install terrane charts/terrane --namespace terrane-system --create-namespace \
+		--wait --timeout 5m $(HELM_ARGUMENTS)
+
+push: image ## Push images and chart: make push REGISTRY=example.org/team, as whom `helm registry login` says
+	@tools/setup helm push-image
+	@tools/push "$(REGISTRY)" "$(TARGET)/image"

@@ -33,6 +33,12 @@ pub(crate) struct Arguments {
     /// Where the images go
     #[arg(long, value_name = "DIR", default_value = "target/image")]
     out: PathBuf,
+    /// Where fetched Debian packages are kept; without it, in `debs` beside the images
+    #[arg(long, value_name = "DIR")]
+    debs: Option<PathBuf>,
+    /// Where the packages of the lock cannot be had any more, take the newest. For trying out: the digest then depends on the day
+    #[arg(long)]
+    or_newest_packages: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +85,19 @@ pub(crate) fn write(arguments: &Arguments) -> Result<()> {
     let lock_path = lock_path(root, architecture);
     let lock = fs::read_to_string(&lock_path)
         .with_context(|| format!("read {}; `cargo xtask image-lock` writes it", lock_path.display()))?;
-    let packages = debian::parse_lock(&lock).with_context(|| format!("read {}", lock_path.display()))?;
+    let locked = debian::parse_lock(&lock).with_context(|| format!("read {}", lock_path.display()))?;
+    fs::create_dir_all(&arguments.out).with_context(|| format!("make {}", arguments.out.display()))?;
+    let debs = arguments.debs.clone().unwrap_or_else(|| arguments.out.join("debs"));
+    let packages = match debian::fetch(&locked, &debs) {
+        Err(error) if arguments.or_newest_packages => {
+            eprintln!("{error:#}: taking the newest packages instead of those of the lock");
+            let newest = debian::resolve()?;
+            debian::fetch(&newest, &debs)?;
+            newest
+        }
+        fetched => fetched.map(|()| locked)?,
+    };
     let libc6 = packages.iter().find(|package| package.name == "libc6").context("the lock has no libc6")?;
-    let debs = arguments.out.join("debs");
-    debian::fetch(&packages, &debs)?;
     let crates = sbom::crates(architecture, &fs::read_to_string(root.join("Cargo.lock"))?)?;
 
     let of_group = |group: Group| -> Vec<&Package> {

@@ -35,7 +35,7 @@ use self::conditions::progress;
 use self::description::describe;
 use self::ended::{Ended, Next};
 use self::lock::{Permit, holds_lock, lease_name, lock};
-use self::pod::{has_ended, is_being_deleted, is_ours, never_ran};
+use self::pod::{Obstacle, has_ended, is_being_deleted, is_ours, never_ran, obstacle};
 use crate::queue::{Holds, Slot, Waiting};
 use crate::{Read, Settings, Wake, later, manifests};
 
@@ -177,7 +177,11 @@ const QUEUED: &str = "Queued";
 /// The reason of a run that waits for room in the datastore.
 pub(crate) const DATASTORE_FULL: &str = "DatastoreFull";
 /// The reason of a run whose pod the API would not have.
-const POD_REFUSED: &str = "PodRefused";
+pub(crate) const POD_REFUSED: &str = "PodRefused";
+/// The reason of a run whose pod is there and cannot start.
+pub(crate) const POD_NOT_STARTING: &str = "PodNotStarting";
+/// The reason of a run whose pod no node has room for.
+pub(crate) const POD_UNSCHEDULABLE: &str = "PodUnschedulable";
 /// The layer moved on to another commit before the run started.
 pub(crate) const SUPERSEDED: &str = "Superseded";
 
@@ -481,8 +485,25 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, pod: &Pod) -> Decision {
     let name = &attempt.pod_name;
     if !is_canceled(seen) {
-        // The same words as the intent's, so that this writes only what was said otherwise in between.
-        return Decision { effects: vec![set(under_way(seen, status))], wake: Wake::OnChange };
+        // Without an obstacle the same words as the intent's, so that this writes only what was said otherwise in between.
+        let next = match obstacle(pod) {
+            None => under_way(seen, status),
+            Some(Obstacle::NotStarting(why)) => {
+                progress(seen, status, RunState::Running, POD_NOT_STARTING, &why)
+            }
+            Some(Obstacle::Unschedulable(why)) => {
+                progress(seen, status, RunState::Running, POD_UNSCHEDULABLE, &why)
+            }
+        };
+        let mut effects = vec![set(next)];
+        // Whoever named another image did it for this pod: it was made for one that cannot be had.
+        if matches!(obstacle(pod), Some(Obstacle::NotStarting(_)))
+            && pod::image(pod) != Some(seen.settings.runner.image.as_str())
+            && !is_being_deleted(pod)
+        {
+            effects.push(Effect::StopPod { name: name.clone() });
+        }
+        return Decision { effects, wake: Wake::OnChange };
     }
     let message = format!("canceled by hand; pod {name} was asked to stop and may first save its state");
     let mut effects = vec![set(progress(seen, status, RunState::Running, "Canceling", &message))];

@@ -229,19 +229,14 @@ pub(super) fn fetch(packages: &[Package], directory: &Path) -> Result<()> {
     let wanted: Vec<String> =
         missing.iter().map(|package| format!("{}={}", package.name, package.version)).collect();
     eprintln!("fetching {} packages by apt", wanted.len());
-    let draft = directory.join("draft");
-    if draft.exists() {
-        fs::remove_dir_all(&draft)?;
+    let draft = directory.join(format!("draft-{}", std::process::id()));
+    if download(&wanted, &draft).is_err() {
+        // Its lists may be older than the mirror, or missing. Where they cannot be read anew, the second try says why.
+        let _ = output(Command::new("apt-get").args(["--quiet", "update"]));
+        download(&wanted, &draft).context(
+            "apt could not fetch what the lock names; where it offers newer versions, run `cargo xtask image-lock` and commit the result",
+        )?;
     }
-    fs::create_dir(&draft)?;
-    // As root apt fetches as another user, who may not write here.
-    let mut apt = Command::new("apt-get");
-    apt.args(["--quiet", "--option", "APT::Sandbox::User=root", "download"])
-        .args(&wanted)
-        .current_dir(&draft);
-    output(&mut apt).context(
-        "apt could not fetch what the lock names; where it offers newer versions, run `cargo xtask image-lock` and commit the result",
-    )?;
     for file in fs::read_dir(&draft)? {
         let path = file?.path();
         let digest = hex::encode(Sha256::digest(fs::read(&path)?));
@@ -255,6 +250,18 @@ pub(super) fn fetch(packages: &[Package], directory: &Path) -> Result<()> {
     fs::remove_dir(&draft)?;
     ensure!(packages.iter().all(|package| !is_missing(&package)), "apt fetched less than was asked for");
     Ok(())
+}
+
+/// Packages, each as `name=version`, into an empty directory.
+fn download(wanted: &[String], draft: &Path) -> Result<()> {
+    if draft.exists() {
+        fs::remove_dir_all(draft)?;
+    }
+    fs::create_dir_all(draft)?;
+    // As root apt fetches as another user, who may not write here.
+    let mut apt = Command::new("apt-get");
+    apt.args(["--quiet", "--option", "APT::Sandbox::User=root", "download"]).args(wanted).current_dir(draft);
+    output(&mut apt).map(drop)
 }
 
 /// The files of the packages, as they are in the image.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::history::{Plan, ready_message};
 use crate::Wake;
-use crate::run::DATASTORE_FULL;
+use crate::run::{DATASTORE_FULL, POD_NOT_STARTING, POD_REFUSED, POD_UNSCHEDULABLE};
 
 pub(super) struct Need {
     pub(super) state: LayerState,
@@ -111,15 +111,18 @@ pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
 pub const PLANNING: &str = "Planning";
 pub const APPLYING: &str = "Applying";
 
-/// What keeps a run from starting, beside the queue, which moves by itself.
+/// What keeps a run from starting, or its pod, beside the queue, which moves by itself.
 fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
-    let waits = |state: RunState| matches!(state, RunState::Initial | RunState::Retrying);
-    let status = run.status.as_ref().filter(|status| status.state.is_some_and(waits))?;
+    let status = run.status.as_ref().filter(|status| !status.state.is_some_and(RunState::is_terminal))?;
     let ready = condition::find(&status.conditions, "Ready")?;
+    let is_paused = status.state == Some(RunState::FailureGracePeriod);
     let (reason, standing) = match ready.reason.as_str() {
-        "SourceUnavailable" => ("SourceUnavailable", Standing::Stuck),
-        "StateLocked" => ("StateLocked", Standing::Working),
-        DATASTORE_FULL => (DATASTORE_FULL, Standing::Stuck),
+        "SourceUnavailable" if !is_paused => ("SourceUnavailable", Standing::Stuck),
+        "StateLocked" if !is_paused => ("StateLocked", Standing::Working),
+        DATASTORE_FULL if !is_paused => (DATASTORE_FULL, Standing::Stuck),
+        POD_REFUSED => (POD_REFUSED, Standing::Stuck),
+        POD_NOT_STARTING => (POD_NOT_STARTING, Standing::Stuck),
+        POD_UNSCHEDULABLE => (POD_UNSCHEDULABLE, Standing::Working),
         _ => return None,
     };
     Some((reason, standing, &ready.message))

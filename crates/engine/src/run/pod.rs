@@ -16,6 +16,55 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// What keeps a pod that is there from starting. In words that stay the same while the cause does: a kubelet and a scheduler say it
+/// anew with each try, and each would be a write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// It does not go away by itself.
+    NotStarting(String),
+    /// It goes when a node has room, or when there is another node.
+    Unschedulable(String),
+}
+
+/// O(containers of a pod, which is one).
+pub(super) fn obstacle(pod: &Pod) -> Option<Obstacle> {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let waiting = |status: &k8s_openapi::api::core::v1::ContainerStatus| {
+        let waiting = status.state.as_ref()?.waiting.as_ref()?;
+        match waiting.reason.as_deref()? {
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable" => Some(format!(
+                "image {} cannot be pulled for pod {name}; put it where the node can pull it, or name another as the runners' image",
+                image(pod).unwrap_or_default(),
+            )),
+            "CreateContainerConfigError" | "CreateContainerError" => {
+                let why = waiting.message.as_deref().unwrap_or("the node does not say why");
+                Some(format!("the container of pod {name} cannot be made: {why}"))
+            }
+            _ => None,
+        }
+    };
+    if let Some(why) = status.container_statuses.iter().flatten().find_map(waiting) {
+        return Some(Obstacle::NotStarting(why));
+    }
+    let is_unschedulable = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "PodScheduled" && condition.reason.as_deref() == Some("Unschedulable")
+    });
+    is_unschedulable.then(|| {
+        Obstacle::Unschedulable(format!("no node takes pod {name}; `kubectl describe pod {name}` says why"))
+    })
+}
+
+/// The image that the pod was made for.
+pub(super) fn image(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.containers.first()?.image.as_deref()
+}
+
 fn terminated(pod: &Pod) -> Option<&ContainerStateTerminated> {
     pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?.terminated.as_ref()
 }
@@ -49,4 +98,42 @@ pub(super) fn never_ran(pod: &Pod) -> bool {
 
 pub(super) fn is_being_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(status: Value) -> Pod {
+        let spec = json!({ "containers": [{ "name": "runner", "image": "example.org/runner:1" }] });
+        serde_json::from_value(json!({ "metadata": { "name": "db" }, "spec": spec, "status": status }))
+            .unwrap()
+    }
+
+    fn waiting(reason: &str, message: &str) -> Value {
+        let state = json!({ "waiting": { "reason": reason, "message": message } });
+        let container = json!({ "name": "runner", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+        json!({ "phase": "Pending", "containerStatuses": [container] })
+    }
+
+    #[test]
+    fn what_keeps_a_pod_from_starting_is_said_in_the_same_words_at_each_try() {
+        let first = obstacle(&pod(waiting("ErrImagePull", "not found, try 1")));
+        let words = "image example.org/runner:1 cannot be pulled for pod db; put it where the node can pull it, or name another as \
+                     the runners' image";
+        assert_eq!(first, Some(Obstacle::NotStarting(words.into())));
+        assert_eq!(obstacle(&pod(waiting("ImagePullBackOff", "Back-off 20s"))), first);
+        let missing = obstacle(&pod(waiting("CreateContainerConfigError", "secret \"a\" not found")));
+        let words = "the container of pod db cannot be made: secret \"a\" not found";
+        assert_eq!(missing, Some(Obstacle::NotStarting(words.into())));
+        let nowhere = json!({ "phase": "Pending", "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/7 nodes" },
+        ] });
+        let words = "no node takes pod db; `kubectl describe pod db` says why";
+        assert_eq!(obstacle(&pod(nowhere)), Some(Obstacle::Unschedulable(words.into())));
+        assert_eq!(obstacle(&pod(waiting("ContainerCreating", ""))), None);
+        assert_eq!(obstacle(&pod(json!({ "phase": "Running" }))), None);
+    }
 }

@@ -6,7 +6,7 @@ use crate::world::{World, adds, commit, world};
 use api::approval::Decision as Word;
 use api::condition;
 use api::layer::LayerState;
-use api::run::{Action, PlanSummary, TriggerKind};
+use api::run::{Action, PlanSummary, RunState, TriggerKind};
 use api::{TerraformLayerStatus, annotation};
 use engine::Read;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -49,6 +49,30 @@ fn a_new_layer_is_planned() {
     );
     check(&mut world, Expect { state: LayerState::PlanNeeded, why: "planning aaaaaaa", starts: None });
     assert_eq!(ready(&world), "False");
+}
+
+#[test]
+fn what_keeps_a_pod_from_starting_is_told_by_the_layer() {
+    for (reason, stalled) in [("PodRefused", true), ("PodNotStarting", true), ("PodUnschedulable", false)] {
+        let mut world = world();
+        world.step();
+        let now = world.now;
+        let run = world.active().unwrap();
+        let status = run.status.get_or_insert_default();
+        status.state = Some(RunState::Running);
+        let conditions = &mut status.conditions;
+        condition::set(conditions, "Ready", condition::Truth::False, reason, "exceeded quota", None, now);
+        let why = "planning aaaaaaa has to wait: exceeded quota";
+        check(&mut world, Expect { state: LayerState::PlanNeeded, why, starts: None });
+        let conditions = &world.status().conditions;
+        assert_eq!(condition::find(conditions, "Ready").unwrap().reason, reason);
+        assert_eq!(condition::find(conditions, "Stalled").is_some(), stalled, "{reason}");
+        let status = world.active().unwrap().status.as_mut().unwrap();
+        let conditions = &mut status.conditions;
+        condition::set(conditions, "Ready", condition::Truth::False, "Running", "under way", None, now);
+        check(&mut world, Expect { state: LayerState::PlanNeeded, why: "planning aaaaaaa", starts: None });
+        assert!(condition::find(&world.status().conditions, "Stalled").is_none());
+    }
 }
 
 #[test]

@@ -312,6 +312,29 @@ fn a_pod_that_the_api_refuses_is_told_of_and_made_later_in_the_same_attempt() {
 }
 
 #[test]
+fn a_pod_whose_image_cannot_be_pulled_is_told_of_and_goes_when_another_image_is_named() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        while scene.status().attempts.is_empty() {
+            scene.step();
+        }
+        let Read::Present(pod) = &mut scene.pod else { panic!("no pod") };
+        pod.spec.as_mut().unwrap().node_name = Some("node".into());
+        let state = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "Back-off" } });
+        let container = json!({ "name": "runner", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+        pod.status =
+            serde_json::from_value(json!({ "phase": "Pending", "containerStatuses": [container] })).unwrap();
+        assert_eq!(scene.step(), ["set status"]);
+        let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+        assert_eq!(ready.reason, "PodNotStarting");
+        assert_eq!(scene.step(), ["keep status"], "the kubelet's next try is no news");
+        scene.settings.runner.image = "example.org/runner:2".into();
+        assert_eq!(scene.step(), ["keep status", "stop pod"]);
+        assert_eq!(scene.step(), ["keep status"], "it is told once");
+    }
+}
+
+#[test]
 fn a_datastore_without_room_is_told_of_before_anything_begins_and_room_is_all_it_takes() {
     for action in [Action::Plan, Action::Apply] {
         let mut scene = scene(action);

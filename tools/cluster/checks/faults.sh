@@ -1,0 +1,116 @@
+# shellcheck shell=bash
+# What goes wrong in a cluster: each is told by a condition that says what to do, and over without anybody's help when its cause is.
+# Each has a namespace of its own, and they go wrong side by side. Read by `check`.
+
+FAULTS=(quota denied accountless secretless unpullable leaving)
+
+check_faults() {
+    open_tenants
+    break_tenants
+    tell_faults
+    mend_tenants
+    leave_tenants
+}
+
+# reason NAMESPACE KIND/NAME: what its condition Ready says
+reason() { kubectl --namespace "$1" get "$2" --output 'jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.reason}: {.message}{end}'; }
+says() { reason "$1" "$2" | grep --quiet --extended-regexp "$3"; }
+ready_in() { kubectl --namespace "$1" wait terraformlayer/broken --for condition=Ready --timeout 1s; }
+
+tenants_of_faults() {
+    local index=1 name
+    printf ' --set tenants[0].namespace=default'
+    for name in "${FAULTS[@]}"; do
+        printf ' --set tenants[%d].namespace=fault-%s --set tenants[%d].create=true' "$index" "$name" "$index"
+        index=$((index + 1))
+    done
+}
+
+# With an image for runners that nobody has.
+open_tenants() {
+    local before name
+    before=$(pods)
+    # shellcheck disable=SC2046 # one word an argument
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values $(tenants_of_faults) --set runner.image.tag=nothing >/dev/null
+    for name in "${FAULTS[@]}"; do
+        kubectl --namespace default get secret check-git --output json |
+            jq '{apiVersion, kind, type, data, metadata: {name: .metadata.name}}' | kubectl --namespace "fault-$name" apply --filename - >/dev/null
+        kubectl --namespace default get terraformrepository check --output json |
+            jq '{apiVersion, kind, spec, metadata: {name: .metadata.name}}' | kubectl --namespace "fault-$name" apply --filename - >/dev/null
+    done
+    eventually 120 "the release has more tenants, and runners an image that nobody has" replaced "$before"
+}
+
+break_tenants() {
+    local name
+    kubectl --namespace fault-quota create quota none --hard pods=0 >/dev/null
+    kubectl --namespace fault-accountless delete serviceaccount terrane-runner >/dev/null
+    kubectl --namespace fault-secretless patch terraformrepository check --type merge \
+        --patch '{"spec": {"repository": {"credentials": {"secretName": "gone"}}}}' >/dev/null
+    kubectl apply --filename - >/dev/null <<'EOF'
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: fault-denied}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+  validations: [{expression: "false", message: no pods are wanted here}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: fault-denied}
+spec:
+  policyName: fault-denied
+  validationActions: [Deny]
+  matchResources:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: fault-denied}}
+EOF
+    eventually 30 "a policy refuses pods" denies
+    for name in "${FAULTS[@]}"; do make_layer broken "fault-$name" "fault-$name"; done
+}
+denies() { ! kubectl --namespace fault-denied run tried --image none --dry-run=server >/dev/null 2>&1; }
+
+tell_faults() {
+    eventually 90 "a quota that forbids pods is told by the layer" says fault-quota tfl/broken '^False PodRefused: .*exceeded quota: none'
+    eventually 30 "a policy that refuses pods is told by the layer" says fault-denied tfl/broken '^False PodRefused: .*no pods are wanted here'
+    eventually 30 "a missing account of runners is told by the layer" says fault-accountless tfl/broken \
+        '^False PodRefused: .*serviceaccount "terrane-runner" not found'
+    eventually 30 "a missing Secret is told by the repository" says fault-secretless tfr/check '^False .*Secret.*gone'
+    eventually 60 "an image that cannot be pulled is told by the layer" says fault-unpullable tfl/broken \
+        '^False PodNotStarting: .*terrane-runner:nothing cannot be pulled'
+}
+
+# The causes go, and etcd is killed while the controllers have all of that to do.
+mend_tenants() {
+    local before pid name
+    kubectl delete namespace fault-leaving --wait=false >/dev/null
+    kubectl --namespace fault-quota delete quota none >/dev/null
+    kubectl delete validatingadmissionpolicybinding/fault-denied validatingadmissionpolicy/fault-denied >/dev/null
+    kubectl --namespace fault-accountless create serviceaccount terrane-runner >/dev/null
+    kubectl --namespace default get secret check-git --output json | jq '{apiVersion, kind, data, metadata: {name: "gone"}}' |
+        kubectl --namespace fault-secretless apply --filename - >/dev/null
+    before=$(pods)
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set runner.image.tag= >/dev/null
+    eventually 120 "runners have their image again" replaced "$before"
+    pid=$(<"$STATE/run/terrane/etcd.pid")
+    "$cluster" enter kill -KILL "$pid"
+    eventually 60 "etcd was killed meanwhile" restarted etcd "$pid"
+    for name in quota denied accountless secretless unpullable; do
+        eventually 150 "the layer of fault-$name is applied without anybody's help" ready_in "fault-$name"
+    done
+    eventually 60 "a namespace goes with the layers inside it" gone fault-leaving
+}
+gone() { ! kubectl get namespace "$1" --output name 2>/dev/null | grep --quiet .; }
+
+# Layers go before the rights to let their pods go.
+leave_tenants() {
+    local name before
+    for name in quota denied accountless secretless unpullable; do
+        kubectl --namespace "fault-$name" delete terraformlayer broken --timeout 60s >/dev/null
+    done
+    before=$(pods)
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set tenants[0].namespace=default >/dev/null
+    for name in quota denied accountless secretless unpullable; do kubectl delete namespace "fault-$name" --wait=false >/dev/null; done
+    eventually 60 "the tenants are gone again" available
+}

@@ -1,0 +1,89 @@
+# shellcheck shell=bash
+# The images: what is in them, and that they run as the chart has them run. Read by `check`.
+
+# Runs SCRIPT by SHELL in the image NAME, as a pod of the level `restricted`: image_says NAME PULL-POLICY SHELL SCRIPT
+image_says() {
+    local pod
+    pod=image-$(md5sum <<<"$1" | cut -c1-8)
+    cat <<EOF | kubectl apply --filename - >/dev/null
+apiVersion: v1
+kind: Pod
+metadata: {name: $pod, namespace: images}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: main
+    image: $1
+    imagePullPolicy: $2
+    command: [$3, -c, '$4']
+    securityContext:
+      readOnlyRootFilesystem: true
+      allowPrivilegeEscalation: false
+      capabilities: {drop: [ALL]}
+EOF
+    eventually 120 "a pod of $1 ends well" ended_well "$pod"
+    kubectl --namespace images logs "$pod" >"$work/said"
+    cat "$work/said" >&2
+}
+
+ended_well() { [[ $(kubectl --namespace images get pod "$1" --output 'jsonpath={.status.phase}') == Succeeded ]]; }
+
+start_registry() {
+    cat >"$work/registry.yaml" <<EOF
+version: 0.1
+log: {level: warn}
+storage: {filesystem: {rootdirectory: $work/registry}}
+http: {addr: '$REGISTRY'}
+EOF
+    serve docker-registry serve "$work/registry.yaml" >"$work/registry.log" 2>&1
+    eventually 30 "a registry of the machine answers" curl --silent --fail "http://$REGISTRY/v2/"
+}
+
+# By its digest, and the node has nothing of it before the pod; afterwards it has it by the name that the chart's defaults have.
+# pulled NAME DIGEST
+pulled() {
+    local remote=$REGISTRY/${1##*/}
+    remote=${remote%:*}@$2
+    "$cluster" enter ctr --namespace k8s.io images remove --sync "$1" >/dev/null
+    image_says "$remote" Always sh "terrane --version"
+    equal "$1 runs as pulled from a registry by its digest" "terrane ${1##*:}" "$(<"$work/said")"
+    "$cluster" enter ctr --namespace k8s.io images tag "$remote" "$1" >/dev/null
+}
+
+check_images() {
+    local archive name version digest
+    kubectl create namespace images >/dev/null
+    kubectl label namespace images pod-security.kubernetes.io/enforce=restricted >/dev/null
+    eventually 60 "a namespace has its account" kubectl --namespace images get serviceaccount default
+    start_registry
+    PLAIN_HTTP=1 tools/push "$REGISTRY" "$images" >"$work/pushed"
+    equal "images and chart are pushed" 3 "$(grep --count "$REGISTRY/" "$work/pushed")"
+    for archive in "$images"/*.tar; do
+        name=$(tar --extract --to-stdout --file "$archive" manifest.json | sed 's/.*"RepoTags":\["\([^"]*\)".*/\1/')
+        version=${name##*:}
+        digest=$(tar --extract --to-stdout --file "$archive" index.json | sed 's/.*"digest":"\([^"]*\)".*/\1/')
+        equal "the node has $name by the digest of its archive" "$digest" \
+            "$("$cluster" enter ctr --namespace k8s.io images list "name==$name" | awk 'NR == 2 { print $3 }')"
+        case $name in
+        *-runner:*)
+            image_says "$name" Never bash "set -e; terrane --version; git --version; ssh -V 2>&1; { terraform version || tofu version; } | head -n1; id -u; ! touch /file 2>&1"
+            grep --quiet --line-regexp 65532 "$work/said" || fail "$name does not run as its own user"
+            grep --quiet --extended-regexp '^(Terraform|OpenTofu) v' "$work/said" || fail "$name has no tool"
+            ;;
+        *)
+            image_says "$name" Never sh "set -e; terrane --version; git --version; ssh -V 2>&1; for scheme in ssh https; do git ls-remote \$scheme://127.0.0.1:1/nothing 2>&1 || true; done"
+            # Nobody listens there; what counts is who says so.
+            grep --quiet '^ssh: connect to host 127.0.0.1 port 1: Connection refused' "$work/said" || fail "git of $name finds no ssh"
+            grep --quiet "unable to access 'https://127.0.0.1:1/nothing/': Failed to connect" "$work/said" || fail "git of $name knows no https"
+            ;;
+        esac
+        grep --quiet --line-regexp "terrane $version" "$work/said" || fail "$name does not run terrane $version"
+        grep --quiet '^git version' "$work/said" || fail "$name has no git"
+        grep --quiet '^OpenSSH' "$work/said" || fail "$name has no ssh"
+        say "$name runs terrane, git and ssh with a read-only root"
+        pulled "$name" "$digest"
+    done
+    kubectl delete namespace images --wait=false >/dev/null
+}

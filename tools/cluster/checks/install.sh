@@ -1,0 +1,75 @@
+# shellcheck shell=bash
+# The chart: installed as docs/install.md says, its policies, and upgraded with the address that people use. Read by `check`.
+
+available() {
+    kubectl --namespace "$system" wait deployment --selector app.kubernetes.io/name=terrane --for condition=Available --timeout 1s &&
+        kubectl --namespace "$system" rollout status deployment --selector app.kubernetes.io/name=terrane --timeout 1s
+}
+ready() { kubectl --namespace default wait "terraformlayer/$1" --for condition=Ready --timeout 1s; }
+# condition LAYER TYPE: its status
+condition() { kubectl --namespace default get "terraformlayer/$1" --output "jsonpath={.status.conditions[?(@.type==\"$2\")].status}"; }
+holds() { [[ $(condition "$1" "$2") == "$3" ]]; }
+revision() { kubectl --namespace default get "terraformlayer/$1" --output 'jsonpath={.status.revision.applied}'; }
+
+# The commands that docs/install.md gives to whoever tries it on a cluster, as they stand there.
+documented() { awk '/^## / { wanted = $0 == "## Try it" } /^Then:$/ && wanted { on = 1; next } on && /^[^ ]/ { exit } on' docs/install.md; }
+
+# The namespaces enforce the level that a careful administrator would, before anything is there.
+check_install() {
+    local begin=$SECONDS
+    kubectl create namespace "$system" >/dev/null
+    kubectl label namespace default "$system" pod-security.kubernetes.io/enforce=restricted >/dev/null
+    documented >"$work/documented"
+    grep --quiet 'helm install' "$work/documented" || fail "docs/install.md has no commands below \`Then:\`"
+    bash -euo pipefail "$work/documented" >"$work/notes" || fail "a command of docs/install.md failed: $(<"$work/notes")"
+    grep --quiet '^Terrane .* works in default\.$' "$work/notes" || fail "the notes do not say where Terrane works: $(<"$work/notes")"
+    ready hello >/dev/null || fail "the example is not applied"
+    say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
+    ((SECONDS - begin < 180)) || fail "that is more than three minutes"
+    check_policies
+    check_upgrade
+    serve_code
+    hire_alice
+}
+
+# Those policies that no schema can express. The administrator may make pods and approvals, so it is not RBAC that refuses.
+check_policies() {
+    local sha256
+    sha256=$(printf '0%.0s' {1..64})
+    ! kubectl apply --filename - 2>"$work/refused" <<EOF || fail "an approval in another's name was taken"
+apiVersion: terrane.dev/v1alpha1
+kind: TerraformApproval
+metadata: {name: forged, namespace: default}
+spec: {layer: hello, planSha256: "$sha256", user: somebody, decision: approve}
+EOF
+    grep --quiet 'spec.user is "somebody" but the request is made by "admin"' "$work/refused" || fail "other words: $(<"$work/refused")"
+    say "an approval in another's name is refused"
+    ! kubectl apply --filename - 2>"$work/refused" <<EOF || fail "a pod that says it is a run's was taken"
+apiVersion: v1
+kind: Pod
+metadata: {name: forged, namespace: default, labels: {terrane.dev/run-uid: abc}}
+spec:
+  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: main
+    image: $PAUSE_IMAGE
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+EOF
+    grep --quiet "only Terrane's controller makes pods with the label" "$work/refused" || fail "other words: $(<"$work/refused")"
+    say "a pod that says it is a run's is refused"
+}
+
+authorities() { kubectl --namespace "$system" get secrets terrane-datastore-tls terrane-server-tls --output 'jsonpath={.items[*].data}' | sha256sum; }
+pods() { kubectl --namespace "$system" get pods --selector app.kubernetes.io/name=terrane --output 'jsonpath={.items[*].metadata.uid}'; }
+replaced() { [[ $(pods) != "$1" ]] && available; }
+
+check_upgrade() {
+    local before made url=https://terrane-server.$system.svc
+    made=$(authorities)
+    before=$(pods)
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set "server.publicUrl=$url" --set controller.maxRunnerPods=3 >/dev/null
+    eventually 180 "helm upgrade: new pods are available" replaced "$before"
+    equal "certificates are kept" "$made" "$(authorities)"
+    equal "the server has announced itself" "$url" \
+        "$(kubectl --namespace "$system" get configmap terrane-service --output 'jsonpath={.data.url}')"
+}

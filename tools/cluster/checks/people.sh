@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# A person at work: approves, asks the server, reverts drift, releases a lock. Read by `check`.
+
+check_people() {
+    check_person
+    check_server
+    check_unlock
+    # Nobody needs to know of further drift.
+    kubectl --namespace default patch terraformlayer checked --type merge --patch '{"spec": {"drift": {"interval": "24h"}}}' >/dev/null
+}
+
+alice_reads() { alice outputs checked weather | grep --quiet "$1"; }
+
+check_person() {
+    make_layer checked checked default '  drift: {interval: 10s, onDrift: report}
+  runHistoryPolicy: {runs: 1}'
+    eventually 120 "a layer without autoApply has its plan and waits" holds checked IsLastRelevantCommitPlanned True
+    alice approve checked --reason "looks right" >"$work/said"
+    grep --quiet '^approved plan' "$work/said" || fail "the approval was told otherwise: $(<"$work/said")"
+    eventually 120 "a person's approval lets it be applied, and the pod found neither a token nor a way to write" ready checked
+    set_world stormy
+    eventually 120 "the world moved, and that is seen as drift" holds checked Drifted True
+    ! alice drift checked >"$work/said" 2>&1 || fail "\`terrane drift\` exits 0 with drift"
+    grep --quiet stormy "$work/said" || fail "\`terrane drift\` does not say what is found: $(<"$work/said")"
+    alice drift checked --revert >/dev/null || fail "the drift could not be reverted"
+    eventually 120 "a person has it reverted" holds checked Drifted False
+    eventually 60 "which the outputs show" alice_reads stormy
+}
+
+# What people ask the server for.
+check_server() {
+    alice outputs hello greeting >"$work/said"
+    equal "outputs are shown" "Hello from Terrane" "$(<"$work/said")"
+    alice logs hello >"$work/said"
+    grep --quiet 'Apply complete' "$work/said" || fail "the log does not tell of an apply: $(<"$work/said")"
+    say "logs are shown"
+    alice history hello --output json >"$work/said"
+    grep --quiet '"audit"' "$work/said" || fail "the history has no audit"
+    alice outputs checked has_kubernetes_token >"$work/said"
+    equal "no runner saw a Kubernetes token" false "$(<"$work/said")"
+    alice state list hello >"$work/said"
+    equal "the state is in the datastore" terraform_data.greeting "$(<"$work/said")"
+}
+
+forwarded_port() { sed -n 's/^Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$work/forward" | grep .; }
+
+# Asks the server from the machine, through a port-forward and with the authority that the chart made: ask METHOD PATH
+ask() {
+    local name=terrane-server.$system.svc
+    kubectl --namespace "$system" get secret terrane-server-tls --output 'jsonpath={.data.ca\.crt}' | base64 --decode >"$work/ca.crt"
+    printf 'Authorization: Bearer %s\n' "$(kubectl --namespace default create token alice)" >"$work/header"
+    curl --silent --show-error --noproxy '*' --max-time 20 --cacert "$work/ca.crt" --header "@$work/header" --request "$1" \
+        --connect-to "$name:443:127.0.0.1:$(forwarded_port)" --write-out ' %{http_code}' "https://$name/api/v1/namespaces/default/$2"
+}
+
+# Nobody holds a lock here; before the server says so, it looks whether anybody could be at work.
+check_unlock() {
+    serve kubectl --namespace "$system" port-forward service/terrane-server :443 >"$work/forward" 2>&1
+    eventually 30 "the server is reached through a port-forward" forwarded_port
+    equal "a lock is released that nobody holds" " 200" "$(ask DELETE "layers/checked/state/lock?id=nobody")"
+    stop_serving
+}
