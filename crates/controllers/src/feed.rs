@@ -13,20 +13,33 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
 use crate::readable::{self, Kind};
+use crate::scope::Namespaces;
 
 /// Changes that a listener may be behind. A controller takes in what it hears even while it can begin no more work, so none is for long.
 const BEHIND: usize = 64;
 
 pub(crate) struct Feed<K> {
     client: Client,
+    namespaces: Namespaces,
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
 }
 
 impl<K: Kind> Feed<K> {
-    pub(crate) fn new(client: &Client, config: watcher::Config, events: &Arc<Events>) -> Self {
-        Self { client: client.clone(), config, events: Arc::clone(events), listeners: Vec::new() }
+    pub(crate) fn new(
+        client: &Client,
+        namespaces: &Namespaces,
+        config: watcher::Config,
+        events: &Arc<Events>,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            namespaces: namespaces.clone(),
+            config,
+            events: Arc::clone(events),
+            listeners: Vec::new(),
+        }
     }
 
     /// A controller for the objects of the kind.
@@ -49,8 +62,7 @@ impl<K: Kind> Feed<K> {
 
     /// Watches until told to stop. O(listeners) a change.
     pub(crate) async fn work(mut self, stop: CancellationToken) {
-        let mut watch =
-            std::pin::pin!(readable::watch(&self.client, self.config, &self.events).default_backoff());
+        let mut watch = readable::watch(&self.client, &self.namespaces, self.config, &self.events);
         let telling = async {
             while let Some(change) = watch.next().await {
                 match change {
@@ -120,7 +132,12 @@ mod tests {
     #[tokio::test]
     async fn one_list_and_one_watch_tell_all_listeners_of_what_came_and_went() {
         let (client, asked) = api();
-        let mut feed = Feed::<TerraformApproval>::new(&client, watcher::Config::default(), &Arc::default());
+        let mut feed = Feed::<TerraformApproval>::new(
+            &client,
+            &Namespaces::All,
+            watcher::Config::default(),
+            &Arc::default(),
+        );
         let heard = [feed.touched(), feed.touched()].map(|listener| listener.take(2).collect::<Vec<_>>());
         let stop = CancellationToken::new();
         let listening = async {
