@@ -174,6 +174,15 @@ readinessProbe:
   failureThreshold: 3
 {{- end -}}
 
+{{/* Without clusterWide: the namespaces that each part looks after. */}}
+{{- define "terrane.area" -}}
+{{- if not .Values.clusterWide -}}
+{{- $names := list -}}
+{{- range .Values.tenants }}{{ $names = append $names .namespace }}{{ end -}}
+- --namespaces={{ join "," $names }}
+{{- end -}}
+{{- end -}}
+
 {{/* The token that a part shows to the datastore, and the authority that it believes about it. */}}
 {{- define "terrane.datastoreArguments" -}}
 - --datastore-url={{ include "terrane.datastoreUrl" . }}

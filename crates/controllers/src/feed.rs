@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
 use crate::readable::{self, Kind};
+use crate::scope::Namespaces;
 
 /// Changes that a listener may be behind. A controller takes in what it hears even while it can begin no more work, so none is for long.
 const BEHIND: usize = 64;
@@ -27,14 +28,26 @@ pub(crate) type Concern<K> = fn(&K) -> u64;
 
 pub(crate) struct Feed<K> {
     client: Client,
+    namespaces: Namespaces,
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
 }
 
 impl<K: Kind> Feed<K> {
-    pub(crate) fn new(client: &Client, config: watcher::Config, events: &Arc<Events>) -> Self {
-        Self { client: client.clone(), config, events: Arc::clone(events), listeners: Vec::new() }
+    pub(crate) fn new(
+        client: &Client,
+        namespaces: &Namespaces,
+        config: watcher::Config,
+        events: &Arc<Events>,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            namespaces: namespaces.clone(),
+            config,
+            events: Arc::clone(events),
+            listeners: Vec::new(),
+        }
     }
 
     /// A controller for the objects of the kind. Its store has all of every object.
@@ -60,8 +73,7 @@ impl<K: Kind> Feed<K> {
 
     /// Watches until told to stop. O(listeners) a change.
     pub(crate) async fn work(mut self, stop: CancellationToken) {
-        let mut watch =
-            std::pin::pin!(readable::watch(&self.client, self.config, &self.events).default_backoff());
+        let mut watch = readable::watch(&self.client, &self.namespaces, self.config, &self.events);
         let telling = async {
             while let Some(change) = watch.next().await {
                 match change {
@@ -209,7 +221,12 @@ mod tests {
     #[tokio::test]
     async fn one_list_and_one_watch_tell_all_listeners_of_what_came_and_went() {
         let (client, asked) = api();
-        let mut feed = Feed::<TerraformApproval>::new(&client, watcher::Config::default(), &Arc::default());
+        let mut feed = Feed::<TerraformApproval>::new(
+            &client,
+            &Namespaces::All,
+            watcher::Config::default(),
+            &Arc::default(),
+        );
         let all: Concern<TerraformApproval> = |approval| u64::from(approval.name_any() == "a");
         let heard =
             [feed.touched(all), feed.touched(all)].map(|listener| listener.take(2).collect::<Vec<_>>());

@@ -15,6 +15,7 @@ mod queue;
 mod readable;
 mod repository;
 mod run;
+mod scope;
 mod sizes;
 mod source;
 mod status;
@@ -41,6 +42,7 @@ pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
 pub use queue::Queue;
+pub use scope::Namespaces;
 pub use sizes::Sizes;
 pub use source::{Branch, Desk, Place, Reader, Waiting};
 pub use sources::Interest;
@@ -49,6 +51,7 @@ pub use sources::Interest;
 #[derive(Clone)]
 pub struct Context {
     pub client: Client,
+    pub namespaces: Namespaces,
     pub datastore: datastore::Client,
     pub desk: Arc<Desk>,
     pub settings: Arc<Settings>,
@@ -73,6 +76,7 @@ impl Context {
     ) -> Self {
         Self {
             client,
+            namespaces: Namespaces::All,
             datastore,
             desk,
             settings,
@@ -83,6 +87,11 @@ impl Context {
             events: Arc::default(),
             metrics: Metrics::default(),
         }
+    }
+
+    /// The same, looking and acting only there.
+    pub fn within(self, namespaces: Namespaces) -> Self {
+        Self { namespaces, ..self }
     }
 
     /// The same, woken by another alarm than the passing of time.
@@ -115,12 +124,12 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
-    let events = &context.events;
-    let mut repository_feed = Feed::<TerraformRepository>::new(&context.client, config(), events);
-    let mut layer_feed = Feed::<TerraformLayer>::new(&context.client, config(), events);
-    let mut run_feed = Feed::<TerraformRun>::new(&context.client, config(), events);
-    let mut approval_feed = Feed::<TerraformApproval>::new(&context.client, config(), events);
-    let mut pod_feed = Feed::<Pod>::new(&context.client, ours(), events);
+    let (events, namespaces) = (&context.events, &context.namespaces);
+    let mut repository_feed = Feed::<TerraformRepository>::new(&context.client, namespaces, config(), events);
+    let mut layer_feed = Feed::<TerraformLayer>::new(&context.client, namespaces, config(), events);
+    let mut run_feed = Feed::<TerraformRun>::new(&context.client, namespaces, config(), events);
+    let mut approval_feed = Feed::<TerraformApproval>::new(&context.client, namespaces, config(), events);
+    let mut pod_feed = Feed::<Pod>::new(&context.client, namespaces, ours(), events);
 
     let repositories = repository_feed
         .controller(concern::repository)

@@ -19,6 +19,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{Error, doing};
+use crate::scope::Namespaces;
 
 /// A run that has not asked for this long is gone or waits for something else.
 const FORGOTTEN: Duration = Duration::from_secs(180);
@@ -73,6 +74,7 @@ impl Queue {
         wish: Waiting,
         overall: u32,
         client: &Client,
+        namespaces: &Namespaces,
         now: Timestamp,
     ) -> Result<(Slot, Option<Turn>), Error> {
         if overall == 0 && wish.most == 0 {
@@ -80,7 +82,7 @@ impl Queue {
         }
         let run = wish.run.clone();
         let turn = self.turn.clone().lock_owned().await;
-        let busy = observe_busy(client).await?;
+        let busy = observe_busy(client, namespaces).await?;
         let mut waiting = self.locked();
         waiting.retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
         waiting.insert(run.clone(), (wish, now));
@@ -142,17 +144,21 @@ fn by_label(waiting: &Waiting) -> Waiting {
 }
 
 /// Runner pods that have not ended, of which only the names and labels are asked for. O(runner pods at work), which the limit itself
-/// keeps few.
-async fn observe_busy(client: &Client) -> Result<Busy, Error> {
+/// keeps few, and a request for each namespace where these are given.
+async fn observe_busy(client: &Client, namespaces: &Namespaces) -> Result<Busy, Error> {
     let ours = ListParams::default()
         .labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID))
         .fields("status.phase!=Succeeded,status.phase!=Failed");
-    let pods = Api::<Pod>::all(client.clone())
-        .list_metadata(&ours)
-        .await
-        .map_err(doing("count the runners at work"))?;
+    let pods = match namespaces {
+        Namespaces::All => vec![Api::<Pod>::all(client.clone())],
+        Namespaces::These(names) => {
+            names.iter().map(|name| Api::<Pod>::namespaced(client.clone(), name)).collect()
+        }
+    };
+    let lists = pods.iter().map(|pods| pods.list_metadata(&ours));
+    let lists = futures::future::try_join_all(lists).await.map_err(doing("count the runners at work"))?;
     let mut busy = Busy::new();
-    for pod in pods.items {
+    for pod in lists.into_iter().flat_map(|list| list.items) {
         let repository = pod
             .labels()
             .get(label::REPOSITORY)

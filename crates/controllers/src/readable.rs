@@ -6,17 +6,20 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use engine::{Note, Severity};
-use futures::{Stream, StreamExt, future};
+use futures::stream::BoxStream;
+use futures::{StreamExt, future};
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::ListParams;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{DeserializeGuard, ObjectMeta};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher as watching;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::events::Events;
+use crate::scope::{Namespaces, merged};
 
 /// A kind of ours that is watched.
 pub(crate) trait Kind:
@@ -41,16 +44,26 @@ impl<K> Kind for K where
 {
 }
 
-/// What happens to the objects of a kind that can be read.
+/// What happens to the objects of a kind that can be read. A watch that fails is begun again, less and less often.
 pub(crate) fn watch<K: Kind>(
     client: &Client,
+    namespaces: &Namespaces,
     config: watcher::Config,
     events: &Arc<Events>,
-) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K> {
-    let events = Arc::clone(events);
-    let guarded = Api::<DeserializeGuard<K>>::all(client.clone());
-    watching(guarded, config)
-        .filter_map(move |event| future::ready(event.map(|event| read(event, &events)).transpose()))
+) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+    let watch = |guarded: Api<DeserializeGuard<K>>| {
+        let events = Arc::clone(events);
+        watching(guarded, config.clone())
+            .filter_map(move |event| future::ready(event.map(|event| read(event, &events)).transpose()))
+            .default_backoff()
+    };
+    match namespaces {
+        Namespaces::All => watch(Api::all(client.clone())).boxed(),
+        Namespaces::These(names) => {
+            let watches = names.iter().map(|name| watch(Api::namespaced(client.clone(), name)).boxed());
+            merged(watches.collect()).boxed()
+        }
+    }
 }
 
 /// The event, unless it is about an object that cannot be read.

@@ -1,7 +1,7 @@
 //! The HTTP service for people: logs, plans, outputs, states and the audit, with the rights that the Kubernetes API gives to whoever asks.
 //!
 //! It decides nothing about layers and keeps nothing: who asks is settled by a TokenReview, what they may by a
-//! SubjectAccessReview, which run or layer is meant by a read of the API, and the bytes come from the datastore as a stream.
+//! SubjectAccessReview (see [`Reviews`] for a service of a few namespaces), which run or layer is meant by a read of the API, and the bytes come from the datastore as a stream.
 
 mod history;
 mod layers;
@@ -15,13 +15,15 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 
+pub use person::Reviews;
 pub use refusal::Refusal;
 
 /// What the service is made of.
 #[derive(Clone)]
 pub struct Options {
-    /// May create TokenReviews and SubjectAccessReviews, and read runs and layers.
+    /// May create what `reviews` needs, and read runs and layers.
     pub client: kube::Client,
+    pub reviews: Reviews,
     /// Speaks for Terrane's controllers.
     pub datastore: datastore::Client,
 }
@@ -34,12 +36,14 @@ impl std::fmt::Debug for Options {
 
 struct Service {
     client: kube::Client,
+    reviews: Reviews,
     datastore: datastore::Client,
 }
 
 /// The service as a router; merge it with others on one port.
 pub fn router(options: Options) -> Router {
-    let service = Arc::new(Service { client: options.client, datastore: options.datastore });
+    let service =
+        Arc::new(Service { client: options.client, reviews: options.reviews, datastore: options.datastore });
     let run = "/api/v1/namespaces/{namespace}/runs/{name}";
     let layer = "/api/v1/namespaces/{namespace}/layers/{name}";
     Router::new()

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::area::Area;
 use crate::commands::{
     apply, certificate, datastore, describe, diff, drift, events, git_server, history, logs, outputs, plan,
     server, state, suspend, tools, version, wait,
@@ -191,6 +192,8 @@ pub(crate) struct Controller {
     /// How many runner pods may work at the same time, over all repositories; 0 sets no limit
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub max_runner_pods: u32,
+    #[command(flatten)]
+    pub area: Area,
     /// Read file:// repositories and Git servers on this machine too
     #[arg(long)]
     pub allow_local_sources: bool,

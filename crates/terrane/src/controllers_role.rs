@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use controllers::{Desk, Election, Leadership, Metrics};
+use controllers::{Desk, Election, Leadership, Metrics, Namespaces};
 use jiff::Timestamp;
 use sources::{Git, GitOptions};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use crate::signs::{Duty, Signs};
 
 pub(crate) struct ControllersRole {
     pub(crate) client: kube::Client,
+    pub(crate) namespaces: Namespaces,
     pub(crate) datastore: datastore::Client,
     pub(crate) git: GitOptions,
     pub(crate) settings: Arc<engine::Settings>,
@@ -45,7 +46,7 @@ impl ControllersRole {
         let settings = Arc::clone(&self.settings);
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);
-        Ok(context.with_metrics(self.metrics.clone()))
+        Ok(context.within(self.namespaces.clone()).with_metrics(self.metrics.clone()))
     }
 }
 

@@ -1,11 +1,13 @@
 //! The binary: roles and the command line. The only place that reads flags and the environment.
 
+mod area;
 mod arguments;
 mod certifying;
 mod commands;
 mod controllers_role;
 mod demo;
 mod environment;
+mod kubernetes;
 mod listening;
 mod local_node;
 mod provider_service;

@@ -12,7 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use controllers::{Leadership, Metrics};
-use datastore::service::{Objects, Place};
+use datastore::service::{KubeReviewer, Objects, Place};
 
 /// How long one thing may take to answer before it counts as away.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -77,13 +77,19 @@ async fn check_api(client: &kube::Client) -> Check {
 
 /// `/readyz` of a datastore: it can tell who calls as long as the API answers, and can keep what it is given as long as its
 /// directory is there or its bucket answers.
-pub(crate) fn datastore_router(client: kube::Client, place: Place, objects: Objects) -> Router {
+pub(crate) fn datastore_router(
+    client: kube::Client,
+    reviewer: Arc<KubeReviewer>,
+    place: Place,
+    objects: Objects,
+) -> Router {
     let ready = async move || {
         let objects = match answered(place.check(&objects)).await {
             Ok(()) => Ok("the artefacts can be read".to_owned()),
             Err(why) => Err(format!("the artefacts cannot be read: {why}")),
         };
-        report(&[("api", check_api(&client).await), ("artefacts", objects)])
+        let keys = answered(reviewer.ready()).await.map(|how| how.to_owned());
+        report(&[("api", check_api(&client).await), ("callers", keys), ("artefacts", objects)])
     };
     Router::new().route("/readyz", get(ready))
 }

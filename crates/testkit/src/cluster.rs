@@ -187,6 +187,11 @@ impl RealCluster {
         &self.kubeconfig
     }
 
+    /// The private key that tokens of service accounts are signed with, in PEM: for a test that signs some itself.
+    pub fn account_key(&self) -> PathBuf {
+        self.scratch.path().join(ACCOUNT_KEY)
+    }
+
     /// The pinned kubectl, as the administrator and with nothing of the user's home.
     pub fn kubectl(&self) -> Result<Command> {
         let mut command = Command::new(tool("kubectl")?);

@@ -49,7 +49,8 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     let mut _turn = None;
     if decision.wants_runner() {
         if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
-            (slot, _turn) = context.queue.ask(wish, settings.max_runner_pods, &context.client, now).await?;
+            let Context { client, namespaces, queue, .. } = &*context;
+            (slot, _turn) = queue.ask(wish, settings.max_runner_pods, client, namespaces, now).await?;
             if slot != Slot::Free {
                 decision = decide(&seen.view(now, settings, slot.clone()));
             }

@@ -1,16 +1,18 @@
 //! Who calls: a token becomes a `Caller`, by asking the Kubernetes API. What a caller may do is decided elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::text::Sha256;
 use futures::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::PostParams;
 
+use super::issuer::{Issuer, KeySource};
 use crate::key::Attempt;
 
 /// How long an answer is believed. A token that is revoked, or a pod that is gone, works at most this much longer.
@@ -50,24 +52,114 @@ pub trait Reviewer: Send + Sync + std::fmt::Debug {
     fn review<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Caller, Error>>;
 }
 
+/// Whom a token proves, as its signature says. Whether the pod is still there is another question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Proved {
+    pub(super) namespace: String,
+    pub(super) account: String,
+    pub(super) pod: String,
+    pub(super) pod_uid: String,
+}
+
+/// How it is settled who signed a token.
+#[derive(Debug)]
+enum Proof {
+    /// The API server says it. A TokenReview is a right over the whole cluster.
+    Review,
+    /// The keys that the issuer publishes say it, for pods of these namespaces and of Terrane itself.
+    Keys { issuer: Issuer, namespaces: BTreeSet<String> },
+}
+
 /// Asks the Kubernetes API, and remembers its answer for seconds.
 pub struct KubeReviewer {
     client: kube::Client,
+    proof: Proof,
     known: Mutex<HashMap<Sha256, (Instant, Arc<Caller>)>>,
 }
 
 impl std::fmt::Debug for KubeReviewer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KubeReviewer")
+        f.debug_struct("KubeReviewer").field("proof", &self.proof).finish_non_exhaustive()
     }
 }
 
+/// A pod whose deletion was due this long ago speaks for nobody, as API servers have it.
+const GONE_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
 impl KubeReviewer {
+    /// By TokenReviews.
     pub fn new(client: kube::Client) -> Self {
-        Self { client, known: Mutex::default() }
+        Self { client, proof: Proof::Review, known: Mutex::default() }
+    }
+
+    /// By the issuer's keys and a read of the pod, which needs no right over the whole cluster. Runners are those of `namespaces`.
+    pub fn by_keys(client: kube::Client, source: KeySource, namespaces: BTreeSet<String>) -> Self {
+        let proof = Proof::Keys { issuer: Issuer::new(source), namespaces };
+        Self { client, proof, known: Mutex::default() }
+    }
+
+    /// How it is settled who signed a token, if that can be done now as far as one can tell without a token.
+    pub async fn ready(&self) -> Result<&'static str, Error> {
+        match &self.proof {
+            Proof::Review => Ok("the API is asked who they are"),
+            Proof::Keys { issuer, .. } => {
+                issuer.ready().await.map(|()| "the keys of the tokens' issuer are known")
+            }
+        }
     }
 
     async fn ask(&self, token: &str) -> Result<Caller, Error> {
+        match &self.proof {
+            Proof::Review => self.ask_for_review(token).await,
+            Proof::Keys { issuer, namespaces } => {
+                let now = Timestamp::now();
+                let proved = issuer.prove(token, now).await?;
+                self.caller_of(proved, namespaces, now).await
+            }
+        }
+    }
+
+    /// Whom a proved token speaks for: its pod must be there, be the same one, and run as the account that the token names.
+    async fn caller_of(
+        &self,
+        proved: Proved,
+        namespaces: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> Result<Caller, Error> {
+        let Proved { namespace, account, pod, pod_uid } = proved;
+        let is_part = namespace == api::SYSTEM_NAMESPACE
+            && [api::CONTROLLER_ACCOUNT, api::SERVER_ACCOUNT].contains(&account.as_str());
+        if !is_part && !namespaces.contains(&namespace) {
+            return Err(Error::Stranger(format!(
+                "system:serviceaccount:{namespace}:{account}, of a namespace that this datastore does not serve,"
+            )));
+        }
+        let found = self.pod(&namespace, &pod).await?;
+        let runs_as = found.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+        if runs_as.unwrap_or("default") != account {
+            return Err(Error::Stranger(format!(
+                "the pod {namespace}/{pod}, which runs as another account,"
+            )));
+        }
+        if found.metadata.deletion_timestamp.as_ref().is_some_and(|due| is_long_past(due.0, now)) {
+            return Err(Error::Unauthenticated(format!("its pod {namespace}/{pod} is gone")));
+        }
+        ensure_same(&found, &namespace, &pod, &pod_uid)?;
+        if !is_part {
+            return runner_of(&found, namespace, pod, pod_uid).map(Caller::Runner);
+        }
+        Ok(if account == api::CONTROLLER_ACCOUNT { Caller::Controller } else { Caller::Server })
+    }
+
+    async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Error> {
+        Api::<Pod>::namespaced(self.client.clone(), namespace)
+            .get_opt(name)
+            .await
+            .map_err(|error| Error::Unavailable(error.to_string()))?
+            .ok_or_else(|| Error::Unauthenticated(format!("its pod {namespace}/{name} is gone")))
+    }
+
+    async fn ask_for_review(&self, token: &str) -> Result<Caller, Error> {
         let review = TokenReview {
             spec: TokenReviewSpec {
                 token: Some(token.to_owned()),
@@ -114,11 +206,7 @@ impl KubeReviewer {
         else {
             return Err(Error::Stranger(format!("{name}, whose token is not bound to a pod,")));
         };
-        let found = Api::<Pod>::namespaced(self.client.clone(), &namespace)
-            .get_opt(&pod)
-            .await
-            .map_err(|error| Error::Unavailable(error.to_string()))?
-            .ok_or_else(|| Error::Unauthenticated(format!("its pod {namespace}/{pod} is gone")))?;
+        let found = self.pod(&namespace, &pod).await?;
         runner_of(&found, namespace, pod, pod_uid).map(Caller::Runner)
     }
 
@@ -154,14 +242,22 @@ impl Reviewer for KubeReviewer {
     }
 }
 
+/// Whether a moment is so long ago that clocks cannot be the reason.
+fn is_long_past(due: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(due) > GONE_AFTER
+}
+
+fn ensure_same(pod: &Pod, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+    if pod.metadata.uid.as_deref() == Some(uid) {
+        return Ok(());
+    }
+    Err(Error::Unauthenticated(format!("its pod {namespace}/{name} is gone, another has its name")))
+}
+
 /// The run and attempt of a pod: the labels say them, the owner reference proves the run.
 fn runner_of(pod: &Pod, namespace: String, name: String, uid: String) -> Result<Runner, Error> {
     let stranger = |why: &str| Error::Stranger(format!("the pod {namespace}/{name}, {why},"));
-    if pod.metadata.uid.as_deref() != Some(uid.as_str()) {
-        return Err(Error::Unauthenticated(format!(
-            "its pod {namespace}/{name} is gone, another has its name"
-        )));
-    }
+    ensure_same(pod, &namespace, &name, &uid)?;
     let labels = pod.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).cloned();
     let (Some(run_uid), Some(attempt)) = (label(api::label::RUN_UID), label(api::label::ATTEMPT)) else {

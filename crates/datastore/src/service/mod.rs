@@ -6,6 +6,7 @@ mod artefacts;
 mod audit;
 mod cipher;
 mod identity;
+mod issuer;
 mod journal;
 mod keyring;
 mod log;
@@ -27,6 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
 
 pub use identity::{Caller, Error as ReviewError, KubeReviewer, Reviewer, Runner};
+pub use issuer::KeySource;
 pub use journal::{Head, Kind as StepKind, Lock, Step};
 pub use keyring::{Error as KeyringError, KeyInfo, Keyring, add_key, add_newest_key};
 pub use place::{Bucket, Error as PlaceError, Objects, Place};

@@ -4,11 +4,11 @@
 use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
 use kube::api::PostParams;
-use kube::{Api, Client};
 use serde_json::json;
 
-use crate::certifying;
+use crate::{certifying, kubernetes};
 
 const CHAIN: &str = "tls.crt";
 const KEY: &str = "tls.key";
@@ -29,10 +29,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
-    let client = Client::try_from(config).context("use the kubeconfig")?;
+    let client = kubernetes::role_client().await?;
     let namespace = client.default_namespace().to_owned();
     let secrets = Api::<Secret>::namespaced(client, &namespace);
     let name = options.secret.as_str();

@@ -21,14 +21,11 @@ use crate::arguments::Controller;
 use crate::controllers_role::{
     ControllersRole, datastore_authority, provider_mirror, read_authority, tools_directory,
 };
-use crate::environment;
 use crate::signs::{self, Duty};
+use crate::{environment, kubernetes};
 
 pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
-    let client = kube::Client::try_from(config).context("use the kubeconfig")?;
+    let client = kubernetes::role_client().await?;
     let address = options.listen;
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("listen on {address}; if something else does already, choose another address with --listen")
@@ -86,7 +83,14 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
             .collect(),
     });
     settings.max_runner_pods = options.max_runner_pods;
-    Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+    Ok(ControllersRole {
+        client,
+        namespaces: options.area.namespaces(),
+        datastore,
+        git,
+        settings: Arc::new(settings),
+        metrics: Metrics::default(),
+    })
 }
 
 /// A datastore that is away may come; one that nobody believes is a wrong flag, which is better said now than by every layer.

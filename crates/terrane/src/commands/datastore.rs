@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use datastore::service::{Bucket, Keyring, KubeReviewer, Place, router};
+use datastore::service::{Bucket, KeySource, Keyring, KubeReviewer, Place, router};
 
 use super::keys;
 use super::tools::Downloads;
+use crate::area::Area;
 use crate::listening::{Door, Encryption};
 use crate::provider_service::{self, Registries};
-use crate::{environment, signs, tool_service};
+use crate::{environment, kubernetes, signs, tool_service};
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_value_name = "keys")]
@@ -26,6 +27,8 @@ pub(crate) struct Options {
     #[command(flatten)]
     encryption: Encryption,
     #[command(flatten)]
+    proof: Proof,
+    #[command(flatten)]
     kept: Kept,
     /// Where tools are kept that runners ask for and their image does not have
     #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/tools")]
@@ -34,6 +37,31 @@ pub(crate) struct Options {
     downloads: Downloads,
     #[command(flatten)]
     registries: Registries,
+}
+
+/// How callers are known.
+#[derive(Args, Debug)]
+struct Proof {
+    #[command(flatten)]
+    area: Area,
+    /// With --namespaces, who signs the cluster's tokens, where the API server does not tell service accounts
+    #[arg(long, value_name = "URL", requires = "issuer_keys", requires = "namespaces")]
+    issuer: Option<String>,
+    /// The keys of that issuer: a file with a JSON Web Key Set, read again every few minutes
+    #[arg(long, value_name = "FILE", requires = "issuer")]
+    issuer_keys: Option<PathBuf>,
+}
+
+impl Proof {
+    /// TokenReviews are a right over the whole cluster; with namespaces of its own a datastore does without.
+    fn reviewer(&self, client: kube::Client) -> KubeReviewer {
+        let Some(namespaces) = self.area.named() else { return KubeReviewer::new(client) };
+        let source = match (&self.issuer, &self.issuer_keys) {
+            (Some(issuer), Some(keys)) => KeySource::File { issuer: issuer.clone(), keys: keys.clone() },
+            (Some(_) | None, Some(_) | None) => KeySource::Api(client.clone()),
+        };
+        KubeReviewer::by_keys(client, source, namespaces)
+    }
 }
 
 /// Where everything is that a datastore keeps.
@@ -71,22 +99,20 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         return keys::run(options).await;
     }
     let door = Door::open(options.listen, options.encryption).await?;
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
-    let client = kube::Client::try_from(config).context("use the kubeconfig")?;
+    let client = kubernetes::role_client().await?;
     let place = options.kept.place();
     let objects = place.open(environment::texts()).await.context("open the artefacts")?;
     let keys = Keyring::load_or_create(&options.kept.keys)
         .with_context(|| format!("open the keys in {}", options.kept.keys.display()))?;
-    let reviewer = Arc::new(KubeReviewer::new(client.clone()));
+    let reviewer = Arc::new(options.proof.reviewer(client.clone()));
     let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
     let (store, source) = tool_service::open(&options.tools, &options.downloads, default_keys)?;
     let registries = options.registries.options(&options.downloads);
     let providers = provider_service::router(&options.tools, registries, reviewer.clone())?;
     let tools = tool_service::router(store, source, reviewer.clone()).merge(providers);
-    let parts = datastore::service::Options { objects: Arc::clone(&objects), keys, reviewer };
-    let service = router(parts).merge(tools).merge(signs::datastore_router(client, place.clone(), objects));
+    let signs = signs::datastore_router(client, reviewer.clone(), place.clone(), Arc::clone(&objects));
+    let parts = datastore::service::Options { objects, keys, reviewer };
+    let service = router(parts).merge(tools).merge(signs);
     tracing::info!(address = %door.address()?, scheme = door.scheme(), %place, "serving artefacts");
     // Clients repeat what breaks off at the end, and what was answered is on disk.
     door.serve(service).await

@@ -17,15 +17,15 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::json;
 use sources::{Protocol, Publication};
 use tokio::sync::Semaphore;
 
 use crate::listening::{Door, Encryption};
-use crate::{certifying, environment};
+use crate::{certifying, environment, kubernetes};
 
 /// The one service of a Git server that reads.
 const SERVICE: &str = "git-upload-pack";
@@ -93,10 +93,7 @@ fn certify(name: &str, directory: &Path) -> anyhow::Result<(Encryption, String)>
 
 /// Server-side apply, so that what else is in the Secret stays, and of several servers the last one is believed.
 async fn publish_authority(name: &str, authority: &str) -> anyhow::Result<()> {
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
-    let client = Client::try_from(config).context("use the kubeconfig")?;
+    let client = kubernetes::role_client().await?;
     let namespace = client.default_namespace().to_owned();
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },

@@ -45,6 +45,7 @@ use kube::{Api, Client};
 use missing::missing;
 
 use crate::arguments::{Reach, ServiceAccountName, Target};
+use crate::kubernetes;
 
 /// Who the command line is in `managedFields`: an API server takes the words before the slash.
 const FIELD_MANAGER: HeaderValue = HeaderValue::from_static(concat!("terrane/", env!("CARGO_PKG_VERSION")));
@@ -82,9 +83,7 @@ async fn configure(target: &Target) -> anyhow::Result<(kube::Config, String)> {
         (None, Some(context)) => kube::Config::from_kubeconfig(&wish).await.with_context(|| {
             format!("use the context {context}; `kubectl config get-contexts` lists them")
         })?,
-        (None, None) => kube::Config::infer().await.context(
-            "no Kubernetes API is configured; set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig",
-        )?,
+        (None, None) => kubernetes::config("set KUBECONFIG, for `terrane up` to DATA-DIR/kubeconfig").await?,
     };
     let namespace = target.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     config.headers.push((USER_AGENT, FIELD_MANAGER));

@@ -10,7 +10,7 @@ use node::isolation::Isolation;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::Node;
-use crate::local_node;
+use crate::{kubernetes, local_node};
 
 /// The database of `terrane up`, which has a node of its own below the same directory.
 const DATABASE: &str = "store.db";
@@ -66,9 +66,7 @@ async fn configure(kubeconfig: Option<&Path>, context: Option<&str>) -> anyhow::
         if context.is_some() {
             return Config::from_kubeconfig(&options).await.context("use the kubeconfig");
         }
-        return Config::infer()
-            .await
-            .context("no Kubernetes API is configured; name a kubeconfig with --kubeconfig or KUBECONFIG");
+        return kubernetes::config("name a kubeconfig with --kubeconfig or KUBECONFIG").await;
     };
     let using = || format!("use the kubeconfig {}", path.display());
     let kubeconfig = Kubeconfig::read_from(path).with_context(using)?;

@@ -13,12 +13,15 @@ use clap::Args;
 use datastore::client::TokenSource;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
+use kube::config::AuthInfo;
 use kube::{Api, Client};
 use serde_json::json;
+use server::Reviews;
 
+use crate::area::Area;
 use crate::controllers_role::read_authority;
 use crate::listening::{Door, Encryption};
-use crate::signs;
+use crate::{kubernetes, signs};
 
 /// Serve logs, plans, outputs and states to people, by the rights that the Kubernetes API gives them
 ///
@@ -27,7 +30,8 @@ use crate::signs;
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Its ServiceAccount is terrane-server in terrane-system. It may create TokenReviews and SubjectAccessReviews, read layers and runs,
-and, with --public-url, patch the one ConfigMap. Its token for the datastore is one for the audience terrane-datastore.
+and, with --public-url, patch the one ConfigMap. With --namespaces it creates LocalSubjectAccessReviews in those instead of both, and
+asks the API with the caller's own token who that is. Its token for the datastore is one for the audience terrane-datastore.
 
 Example:
       terrane server --listen 0.0.0.0:8443 --tls-cert tls.crt --tls-key tls.key --public-url https://terrane.example.com \\
@@ -38,6 +42,8 @@ pub(crate) struct Options {
     listen: SocketAddr,
     #[command(flatten)]
     encryption: Encryption,
+    #[command(flatten)]
+    area: Area,
     /// Where the datastore is
     #[arg(long, value_name = "URL", env = "TERRANE_DATASTORE_URL")]
     datastore_url: String,
@@ -56,10 +62,9 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
-    let config = kube::Config::infer()
-        .await
-        .context("no Kubernetes API is configured; run in a pod of the cluster, or set KUBECONFIG")?;
-    let client = Client::try_from(config).context("use the kubeconfig")?;
+    let config = kubernetes::role_config().await?;
+    let reviews = reviews(&options, &config)?;
+    let client = kubernetes::client(config)?;
     let token = TokenSource::File(options.token_file.clone());
     let authority = read_authority(options.datastore_ca.as_deref())?;
     let datastore = datastore::Client::believing(&options.datastore_url, token, authority.as_deref())
@@ -69,12 +74,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let service = Router::new()
         .route("/healthz", get(async || "ok"))
         .merge(signs::server_router(client.clone(), datastore.clone()))
-        .merge(server::router(server::Options { client: client.clone(), datastore }));
+        .merge(server::router(server::Options { client: client.clone(), reviews, datastore }));
     if let Some(announcement) = announcement {
         announce(&client, announcement).await?;
     }
     tracing::info!(address = %door.address()?, scheme = door.scheme(), "serving people");
     door.serve(service).await
+}
+
+/// With namespaces of its own the service has no right to review a token: the API is asked with that token who bears it, over a
+/// connection that has no credentials by itself.
+fn reviews(options: &Options, config: &kube::Config) -> anyhow::Result<Reviews> {
+    let Some(names) = options.area.named() else { return Ok(Reviews::Cluster) };
+    let mut config = config.clone();
+    config.auth_info = AuthInfo::default();
+    Ok(Reviews::Namespaces { bare: kubernetes::client(config)?, names })
 }
 
 /// What the ConfigMap is to hold, if this service announces itself.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use controllers::{Election, Metrics};
+use controllers::{Election, Metrics, Namespaces};
 use datastore::client::TokenSource;
 use datastore::service::{Keyring, KubeReviewer, Place};
 use embedded::auth::Identity;
@@ -216,7 +216,14 @@ fn controllers(
         environment: tools.environment(),
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
-    Ok(ControllersRole { client, datastore, git, settings: Arc::new(settings), metrics: Metrics::default() })
+    Ok(ControllersRole {
+        client,
+        namespaces: Namespaces::All,
+        datastore,
+        git,
+        settings: Arc::new(settings),
+        metrics: Metrics::default(),
+    })
 }
 
 /// The tools wait for the network about half of their time, and each takes some 60 MB.

@@ -25,7 +25,8 @@ pub(super) fn rules() -> Value {
     json!([
         { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
         { "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] },
-        { "apiGroups": [GROUP], "resources": ["terraformlayers", "terraformruns"], "verbs": ["get", "list"] },
+        { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["get"] },
+        { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list"] },
         // A lock is released by hand only when no pod of its holder can still work.
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"] },
@@ -44,7 +45,7 @@ pub(super) async fn router(
     let datastore = datastore::Client::new(&format!("http://{address}"), token)
         .context("prepare the datastore's client")?;
     announce(administrator, address).await?;
-    Ok(server::router(server::Options { client, datastore }))
+    Ok(server::router(server::Options { client, reviews: server::Reviews::Cluster, datastore }))
 }
 
 /// Says where the service is. Server-side apply: the same address at the next start writes nothing.

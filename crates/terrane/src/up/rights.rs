@@ -58,7 +58,8 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
 
 fn controller_rules() -> Value {
     json!([
-        { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "terraformapprovals"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformapprovals"], "verbs": ["list", "watch"] },
         { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["patch"] },
         { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },
         { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status"], "verbs": ["update"] },

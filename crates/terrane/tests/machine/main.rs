@@ -6,4 +6,5 @@ mod flags;
 mod full_disk;
 mod harness;
 mod killed;
+mod namespaced;
 mod node;
