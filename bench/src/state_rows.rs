@@ -106,6 +106,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         state: state.clone(),
         backend: None,
         plan: None,
+        inputs: None,
     })
 }
 

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::difference::Differences;
+use crate::inputs::{DigestKey, Inputs};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, Sha256, Workspace};
 use crate::tool::{Choice, Tool};
 
 /// `runs/<uid>/<attempt>/spec`: written before the pod exists.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
     pub namespace: String,
@@ -48,7 +49,23 @@ pub struct Description {
     /// The plan an apply applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanSource>,
+    /// What the layer gives to its code; the values of references come with the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<GivenInputs>,
 }
+
+/// What an attempt is given, and by which digest it knows that it is given that.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GivenInputs {
+    pub inputs: Inputs,
+    /// Of this layer alone.
+    pub key: DigestKey,
+    pub digest: Sha256,
+}
+
+/// What tells a runner where it finds the n-th of the objects that its inputs refer to: this, and the number.
+pub const INPUT_VARIABLE: &str = "TERRANE_INPUT_";
 
 /// Where the bytes of a plan are, and what they must hash to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,8 +134,10 @@ pub enum Reason {
     /// The tool that would be needed is not, or not provably, what its vendor published, or a provider is not what its registry
     /// vouches for or the lock file allows: it was not run.
     ToolUntrusted,
-    /// The bundle, the path in it or the plan could not be used.
+    /// The bundle, the path in it, a variable or the plan could not be used.
     BadInput,
+    /// The variables or the environment are not those that the run is about: nothing was planned or changed.
+    InputsChanged,
     /// The tool was stopped by a signal.
     Interrupted,
     /// The datastore had no room for the plan: it may be made again when there is.
@@ -139,6 +158,7 @@ impl Reason {
             Reason::ToolMissing => "ToolMissing",
             Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",
+            Reason::InputsChanged => "InputsChanged",
             Reason::Interrupted => "Interrupted",
             Reason::DatastoreFull => "DatastoreFull",
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::StateIdentity;
 use crate::difference::Difference;
+use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Variable, VariablesFrom};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
@@ -91,6 +92,27 @@ pub struct TerraformLayerSpec {
     /// `terragrunt.hcl`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terragrunt: Option<Choice>,
+    /// Variables of the root module. They win over all others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub variables: Vec<Variable>,
+    /// Whole Secrets and ConfigMaps as variables; later ones win. They win over variable files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub variables_from: Vec<VariablesFrom>,
+    /// Files with variables (`.tfvars`, `.tfvars.json`), relative to the repository's root; later ones win. They win over those that the
+    /// tool finds in the layer's directory by itself. A commit that touches one leads to a new plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub variable_files: Vec<LayerPath>,
+    /// The environment of the tool and its providers, for their credentials and settings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub environment: Vec<EnvironmentVariable>,
+    /// Whole Secrets and ConfigMaps as environment; later ones win, and `environment` wins over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub environment_from: Vec<EnvironmentFrom>,
     /// What is done about differences between code and infrastructure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
@@ -106,6 +128,19 @@ pub struct TerraformLayerSpec {
     /// Start nothing for this layer until this is false again. What already runs goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
+}
+
+impl TerraformLayerSpec {
+    /// What the layer gives to its code beside the code.
+    pub fn inputs(&self) -> Inputs {
+        Inputs {
+            variables: self.variables.clone(),
+            variable_files: self.variable_files.clone(),
+            variables_from: self.variables_from.clone(),
+            environment: self.environment.clone(),
+            environment_from: self.environment_from.clone(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -229,6 +264,9 @@ pub struct TerraformLayerStatus {
     pub next_check: Option<Time>,
     #[serde(default, skip_serializing_if = "Revisions::is_empty")]
     pub revision: Revisions,
+    /// Tells the variables and the environment as they are now from others, and says nothing about them. None where the layer gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Sha256>,
     /// The newest plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRef>,

@@ -83,6 +83,10 @@ pub struct TerraformRunSpec {
     /// The files, where they are known from an earlier run: a deletion must not depend on the repository being there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<Sha256>,
+    /// The variables and the environment that it works with, by a digest that says nothing about them. An attempt that is given others
+    /// does not begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Sha256>,
     /// How often a failed attempt is followed by another.
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -191,6 +195,8 @@ pub struct Trigger {
 pub enum TriggerKind {
     /// A new commit touches the layer.
     Commit,
+    /// The variables or the environment of the layer are other ones.
+    Inputs,
     /// The last plan is older than the drift interval.
     Drift,
     /// A person asked.

@@ -192,6 +192,26 @@ text!(
 );
 
 text!(
+    /// A variable of a root module.
+    VariableName, "a variable name of letters, digits, '_' and '-', starting with a letter or '_'", max 128,
+    form "^[A-Za-z_][A-Za-z0-9_-]*$"
+);
+
+text!(
+    /// A variable of the environment that a layer may set: none of those that the runner itself is told by.
+    EnvironmentName, "the name of an environment variable: letters, digits and '_', not starting with a digit or TERRANE_", max 128,
+    form "^[A-Za-z_][A-Za-z0-9_]*$",
+    never "^TERRANE_"
+);
+
+text!(
+    /// A key in the data of a Secret or ConfigMap.
+    DataKey, "a key of letters, digits, '_', '.' and '-'", max 253,
+    form "^[A-Za-z0-9_.-]+$",
+    never "^[.][.]?$"
+);
+
+text!(
     /// A workspace of the tool.
     Workspace, "a workspace name of letters, digits, '_', '.' and '-'", max 90,
     form "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"

@@ -6,8 +6,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::run::can_still_work;
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use engine::run::{can_still_work, obstacle};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt};
 
@@ -49,20 +49,31 @@ pub(crate) fn layer_to_runs(layer: &TerraformLayer) -> u64 {
     hash(&layer.annotations().get(api::annotation::CANCEL))
 }
 
-/// A run to its own controller and to its layer: what came of its attempts. That one begins is written before its pod is made, in the
-/// same round.
+/// A run to its own controller: what came of its attempts. That one begins is written before its pod is made, in the same round.
 pub(crate) fn run(run: &TerraformRun) -> u64 {
-    let (state, ended) = run.status.as_ref().map_or((None, 0), |status| {
-        // O(attempts of the run).
-        let ended = status.attempts.iter().filter(|attempt| attempt.finished_at.is_some()).count();
-        (status.state, ended)
-    });
-    hash(&(wish(run), state.is_some_and(|state| state.is_terminal()), ended))
+    hash(&(wish(run), ends(run)))
 }
 
-/// A pod to its run: whether it can still work, and whether it is to stop.
+/// A run to its layer: what came of it so far, and what keeps it from going on. That it works says nothing new.
+pub(crate) fn run_to_layer(run: &TerraformRun) -> u64 {
+    let ready = run.status.as_ref().and_then(|status| condition::find(&status.conditions, "Ready"));
+    let obstacle =
+        ready.filter(|ready| ready.reason != "Running").map(|ready| (&ready.reason, &ready.message));
+    hash(&(wish(run), ends(run), obstacle))
+}
+
+/// Whether the run is over, and how many of its attempts are. O(attempts of the run).
+fn ends(run: &TerraformRun) -> (bool, usize) {
+    run.status.as_ref().map_or((false, 0), |status| {
+        let ended = status.attempts.iter().filter(|attempt| attempt.finished_at.is_some()).count();
+        (status.state.is_some_and(|state| state.is_terminal()), ended)
+    })
+}
+
+/// A pod to its run: whether it can still work, what keeps it from starting, and whether it is to stop.
 pub(crate) fn pod(pod: &Pod) -> u64 {
-    hash(&(can_still_work(pod), pod.metadata.deletion_timestamp.is_some(), &pod.metadata.finalizers))
+    let deleted = pod.metadata.deletion_timestamp.is_some();
+    hash(&(can_still_work(pod), obstacle(pod), deleted, &pod.metadata.finalizers))
 }
 
 /// An approval is made once, and never changed.

@@ -12,6 +12,10 @@ pub enum Error {
     BadUid(datastore::key::Error),
     #[error("{doing}: no answer within {after:?}")]
     Slow { doing: &'static str, after: Duration },
+    #[error("the system gave no randomness: {0}")]
+    Randomness(String),
+    #[error("the key of digests cannot be used: {0}")]
+    BadKey(String),
     #[error("the controllers are already running in this process")]
     DeskTaken,
 }
@@ -61,7 +65,8 @@ impl Error {
                 kube::Error::SerdeError(_) => Class::Invalid,
                 _ => Class::Transient,
             },
-            Error::Datastore { .. } | Error::Slow { .. } => Class::Transient,
+            Error::Datastore { .. } | Error::Slow { .. } | Error::Randomness(_) => Class::Transient,
+            Error::BadKey(_) => Class::Invalid,
             Error::BadUid(_) | Error::DeskTaken => Class::Bug,
         }
     }

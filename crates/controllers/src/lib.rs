@@ -8,11 +8,13 @@ mod credentials;
 mod error;
 mod events;
 mod feed;
+mod inputs;
 mod layer;
 pub mod leader;
 pub mod metrics;
 mod queue;
 mod readable;
+mod references;
 mod repository;
 mod run;
 mod scope;
@@ -23,6 +25,7 @@ mod status;
 use std::future::Future;
 use std::sync::Arc;
 
+use api::inputs::DigestKey;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
 use engine::{Settings, Wake};
 use feed::Feed;
@@ -34,6 +37,7 @@ use kube::runtime::controller::{Action, Config};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 pub use alarm::{Alarm, Timer};
@@ -42,6 +46,7 @@ pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
 pub use queue::Queue;
+pub use references::References;
 pub use scope::Namespaces;
 pub use sizes::Sizes;
 pub use source::{Branch, Desk, Place, Reader, Waiting};
@@ -61,6 +66,11 @@ pub struct Context {
     pub alarm: Arc<dyn Alarm>,
     pub queue: Arc<Queue>,
     pub sizes: Arc<Sizes>,
+    pub references: Arc<References>,
+    /// Read once; what digests of variables are made with.
+    pub digest_key: Arc<OnceCell<DigestKey>>,
+    /// Randomness comes in here and nowhere else.
+    pub random: fn(&mut [u8]) -> Result<(), String>,
     pub events: Arc<Events>,
     pub metrics: Metrics,
 }
@@ -84,6 +94,9 @@ impl Context {
             alarm: Arc::new(Timer),
             queue: Arc::default(),
             sizes: Arc::default(),
+            references: Arc::default(),
+            digest_key: Arc::default(),
+            random: ask_the_system,
             events: Arc::default(),
             metrics: Metrics::default(),
         }
@@ -99,10 +112,20 @@ impl Context {
         Self { alarm, ..self }
     }
 
+    /// The same, with another source of randomness than the system's.
+    pub fn with_random(self, random: fn(&mut [u8]) -> Result<(), String>) -> Self {
+        Self { random, ..self }
+    }
+
     /// The same, counting where others count too.
     pub fn with_metrics(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
+}
+
+fn ask_the_system(bytes: &mut [u8]) -> Result<(), String> {
+    use rand::TryRngCore;
+    rand::rngs::OsRng.try_fill_bytes(bytes).map_err(|error| error.to_string())
 }
 
 impl std::fmt::Debug for Context {
@@ -122,6 +145,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
     let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
     let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
+    let reference_news = context.references.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
     let (events, namespaces) = (&context.events, &context.namespaces);
@@ -153,7 +177,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
-        .watches_stream(run_feed.touched(concern::run), |run: TerraformRun| {
+        .watches_stream(run_feed.touched(concern::run_to_layer), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
             let namespace = run.namespace().unwrap_or_default();
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
@@ -167,6 +191,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
         )
         .reconcile_on(layer_news)
+        .reconcile_on(reference_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
             |object, context| {
@@ -214,6 +239,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("Pod", result) });
 
     let desk = context.desk.clone().work(stop.clone());
+    let references = context.references.work(context.client.clone(), stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
     let telling = context.events.work(context.client.clone(), told.clone());
@@ -228,7 +254,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
     };
     let work = async {
-        tokio::join!(repositories, layers, runs, orphans, desk, feeds);
+        tokio::join!(repositories, layers, runs, orphans, desk, feeds, references);
         told.cancel();
     };
     tokio::join!(work, telling);

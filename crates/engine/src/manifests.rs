@@ -1,11 +1,15 @@
 //! What the objects that Terrane makes look like.
 
+use std::collections::BTreeMap;
+
+use api::attempt::INPUT_VARIABLE;
+use api::inputs::{Keys, Kind, Object};
 use api::run::{Action, TerraformRun};
 use api::{DATASTORE_AUDIENCE, LOCAL_IMAGE, PROCESS_NODE_TAINT, label};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::names;
 
@@ -35,6 +39,8 @@ const PLAN_GRACE_SECONDS: i64 = 60;
 const REPORT_SECONDS: i64 = 15;
 const TOKEN_SECONDS: i64 = 600;
 const TOKEN_DIRECTORY: &str = "/var/run/terrane";
+/// Where the objects that a layer's variables come from are, each below its number.
+const INPUT_DIRECTORY: &str = "/var/run/terrane-inputs";
 /// The same for plan and apply, or `abspath()` in the code would show changes that are not there.
 const WORK_DIRECTORY: &str = "/var/lib/terrane/work";
 /// On a process node a mount path is a name for a directory of the machine; pods that give the same name here get the same directory,
@@ -46,6 +52,7 @@ pub fn runner_pod(
     run: &TerraformRun,
     repository: &str,
     attempt: u32,
+    objects: &BTreeMap<Object, Keys>,
     settings: &RunnerSettings,
 ) -> Option<Pod> {
     let name = run.metadata.name.as_deref()?;
@@ -66,6 +73,10 @@ pub fn runner_pod(
     if let Some(path) = &settings.path {
         env.push(json!({ "name": "PATH", "value": path }));
     }
+    for index in 0..objects.len() {
+        let name = format!("{INPUT_VARIABLE}{index}");
+        env.push(json!({ "name": name, "value": input_directory(index) }));
+    }
     env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
     let finalizers: &[&str] = if run.spec.action.mutates() { &[POD_FINALIZER] } else { &[] };
     // Only process nodes have this image, and they keep other pods away.
@@ -74,6 +85,21 @@ pub fn runner_pod(
     } else {
         json!([])
     };
+    let mut mounts = vec![
+        json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }),
+        json!({ "name": "work", "mountPath": WORK_DIRECTORY }),
+    ];
+    let mut volumes = vec![
+        json!({ "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
+            "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
+        } }] } }),
+        json!({ "name": "work", "emptyDir": {} }),
+    ];
+    for (index, (object, keys)) in objects.iter().enumerate() {
+        let name = format!("input-{index}");
+        mounts.push(json!({ "name": name, "mountPath": input_directory(index), "readOnly": true }));
+        volumes.push(input_volume(&name, object, keys));
+    }
     let pod = json!({
         "metadata": {
             "name": names::pod(name, attempt),
@@ -109,20 +135,33 @@ pub fn runner_pod(
                     "readOnlyRootFilesystem": true,
                     "capabilities": { "drop": ["ALL"] },
                 },
-                "volumeMounts": [
-                    { "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true },
-                    { "name": "work", "mountPath": WORK_DIRECTORY },
-                ],
+                "volumeMounts": mounts,
             }],
-            "volumes": [
-                { "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
-                    "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
-                } }] } },
-                { "name": "work", "emptyDir": {} },
-            ],
+            "volumes": volumes,
         },
     });
     serde_json::from_value(pod).ok()
+}
+
+fn input_directory(index: usize) -> String {
+    format!("{INPUT_DIRECTORY}/{index}")
+}
+
+/// No more of an object than is asked for. All of it is optional: a pod that waits for what is missing would wait for ever, a runner
+/// says so.
+fn input_volume(name: &str, object: &Object, keys: &Keys) -> Value {
+    let items: Vec<Value> = match keys {
+        Keys::All => Vec::new(),
+        Keys::Only(keys) => keys.iter().map(|key| json!({ "key": key, "path": key })).collect(),
+    };
+    match object.kind {
+        Kind::Secret => json!({ "name": name, "secret": {
+            "secretName": object.name, "items": items, "optional": true,
+        } }),
+        Kind::ConfigMap => json!({ "name": name, "configMap": {
+            "name": object.name, "items": items, "optional": true,
+        } }),
+    }
 }
 
 /// A name as the value of a label, which is shorter than a name may be. The digest keeps two long names apart.
@@ -165,7 +204,7 @@ mod tests {
                 path: None,
                 environment: Vec::new(),
             };
-            let pod = runner_pod(&run, "infra", 0, &settings).unwrap();
+            let pod = runner_pod(&run, "infra", 0, &BTreeMap::new(), &settings).unwrap();
             let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();
             let keys: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
             assert_eq!(keys, expected, "{image}");

@@ -12,6 +12,8 @@ pub struct Wish<'a> {
     pub mode: Mode,
     pub revision: &'a CommitId,
     pub plan: Option<&'a Sha256>,
+    /// The digest of variables and environment; none where the layer gives none.
+    pub inputs: Option<&'a Sha256>,
     /// Tells apart two wishes for the same commit: the run before a drift check, the text of a manual sync.
     pub token: &'a str,
 }
@@ -21,14 +23,17 @@ const LAYER_PART: usize = 36;
 
 pub fn run(wish: Wish<'_>) -> String {
     let plan = wish.plan.map(Sha256::as_str).unwrap_or_default();
-    let digest = digest(&[
+    let mut parts = vec![
         wish.layer_uid,
         wish.action.as_str(),
         wish.mode.as_str(),
         wish.revision.as_str(),
         plan,
         wish.token,
-    ]);
+    ];
+    // A layer without inputs has the names that it had before there were any.
+    parts.extend(wish.inputs.map(Sha256::as_str));
+    let digest = digest(&parts);
     format!("{}-{}-{digest}", label_part(wish.layer), wish.action.as_str())
 }
 
@@ -87,6 +92,7 @@ mod tests {
             mode: Mode::Normal,
             revision: &commit,
             plan: None,
+            inputs: None,
             token: "",
         };
         assert_eq!(run(wish), run(wish));
@@ -94,6 +100,7 @@ mod tests {
         assert_ne!(run(wish), run(Wish { layer_uid: "u2", ..wish }));
         assert_ne!(run(wish), run(Wish { action: Action::Apply, ..wish }));
         assert_ne!(run(wish), run(Wish { mode: Mode::Destroy, ..wish }));
+        assert_ne!(run(wish), run(Wish { inputs: Some(&Sha256::of(b"a")), ..wish }));
     }
 
     #[test]
@@ -108,6 +115,7 @@ mod tests {
                 mode: Mode::Normal,
                 revision: &commit,
                 plan: None,
+                inputs: None,
                 token: "",
             }),
             100,

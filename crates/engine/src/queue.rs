@@ -78,9 +78,10 @@ impl Waiting {
             (Holds::Nothing, TriggerKind::Manual | TriggerKind::Approval | TriggerKind::Deletion) => {
                 Urgency::Manual
             }
-            (Holds::Nothing, TriggerKind::Commit | TriggerKind::Failure | TriggerKind::Auto) => {
-                Urgency::Usual
-            }
+            (
+                Holds::Nothing,
+                TriggerKind::Commit | TriggerKind::Inputs | TriggerKind::Failure | TriggerKind::Auto,
+            ) => Urgency::Usual,
             (Holds::Nothing, TriggerKind::Drift) => Urgency::Drift,
         };
         Self {

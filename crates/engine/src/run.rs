@@ -19,11 +19,12 @@ mod lock;
 mod pod;
 
 pub use lock::{Lock, is_done_with};
-pub use pod::can_still_work;
+pub use pod::{Obstacle, can_still_work, obstacle};
 
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
 use api::difference::Differences;
+use api::inputs::{DigestKey, Inputs};
 use api::run::{Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
@@ -35,7 +36,7 @@ use self::conditions::progress;
 use self::description::describe;
 use self::ended::{Ended, Next};
 use self::lock::{Permit, holds_lock, lease_name, lock};
-use self::pod::{Obstacle, has_ended, is_being_deleted, is_ours, never_ran, obstacle};
+use self::pod::{has_ended, is_being_deleted, is_ours, never_ran};
 use crate::queue::{Holds, Slot, Waiting};
 use crate::{Read, Settings, Wake, later, manifests};
 
@@ -53,6 +54,8 @@ pub struct Observed<'a> {
     pub outcome: Read<&'a Outcome>,
     /// Who holds the state's lock; looked at for mutating runs that may begin an attempt.
     pub lock: Read<Lock>,
+    /// What digests of this layer's inputs are made with; looked at for runs that are given any.
+    pub digest_key: Option<&'a DigestKey>,
     /// Whether one more runner may work; looked at for runs that would start one.
     pub slot: Read<Slot>,
     /// What the attempt that is to begin was told already; looked at only when the datastore refuses another description.
@@ -269,6 +272,10 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         let message = format!("commit {newer} came before it started; the layer goes on with that");
         return give_up(seen, status, SUPERSEDED, &message);
     }
+    if run.spec.inputs != layer.status.as_ref().and_then(|status| status.inputs.clone()) {
+        let message = "the layer's variables or environment changed before it started; the layer goes on with the new ones";
+        return give_up(seen, status, SUPERSEDED, message);
+    }
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,
         Read::Present(Err(why)) => {
@@ -315,9 +322,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
             return give_up(seen, status, "DescribedOtherwise", message);
         }
     };
-    let Some(pod) =
-        manifests::runner_pod(run, layer.spec.repository.name.as_str(), number, &seen.settings.runner)
-    else {
+    let Some(pod) = runner_pod(seen, number) else {
         return idle(Wake::OnChange);
     };
     let audit = run.spec.action.mutates().then(|| Effect::Audit(Box::new(entry(run, &description))));
@@ -363,6 +368,7 @@ fn under_way(seen: &Observed<'_>, status: &TerraformRunStatus) -> TerraformRunSt
 fn superseded_by<'a>(run: &TerraformRun, layer: &'a TerraformLayer, number: u32) -> Option<&'a str> {
     let follows_commits = match run.spec.trigger.kind {
         TriggerKind::Commit
+        | TriggerKind::Inputs
         | TriggerKind::Drift
         | TriggerKind::Manual
         | TriggerKind::Failure
@@ -470,15 +476,24 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
         }
         Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
     }
-    let repository = match seen.layer {
-        Read::Present(layer) => layer.spec.repository.name.as_str(),
-        Read::Absent | Read::Unknown => "",
-    };
-    let Some(pod) = manifests::runner_pod(seen.run, repository, attempt.number, &seen.settings.runner) else {
+    let Some(pod) = runner_pod(seen, attempt.number) else {
         return idle(Wake::OnChange);
     };
     let effects = vec![set(under_way(seen, status)), Effect::CreatePod(Box::new(pod))];
     Decision { effects, wake: Wake::OnChange }
+}
+
+/// The pod of an attempt, with what the layer refers to. Should the layer refer to something else than it did when the attempt was
+/// described, the runner finds out and does not begin.
+fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Option<Pod> {
+    let (repository, inputs) = match seen.layer {
+        Read::Present(layer) if seen.run.spec.inputs.is_some() => {
+            (layer.spec.repository.name.as_str(), layer.spec.inputs())
+        }
+        Read::Present(layer) => (layer.spec.repository.name.as_str(), Inputs::default()),
+        Read::Absent | Read::Unknown => ("", Inputs::default()),
+    };
+    manifests::runner_pod(seen.run, repository, attempt, &inputs.objects(), &seen.settings.runner)
 }
 
 /// The pod has not ended. A canceled one is told to once; how long it takes is the tool's business and the pod's grace.

@@ -21,6 +21,7 @@ use tofu::terragrunt::{self, Terragrunt};
 use tofu::{Planned, ProviderChoice, Report, Tool};
 
 use crate::ending::{Ending, Logged, Step, disk, fetch_failed, how, process_failed, store_failed};
+use crate::inputs::Given;
 use crate::log::Log;
 use crate::providers::keep_providers_of_plan;
 use crate::proxy::RefusedLock;
@@ -48,6 +49,8 @@ pub(crate) struct Work<'a> {
     pub(crate) provider_mirror: Option<&'a str>,
     pub(crate) backend_variables: Vec<(OsString, OsString)>,
     pub(crate) refused_lock: RefusedLock,
+    /// What the layer gives to its code, or why that cannot be used; taken by the first step.
+    pub(crate) given: Step<Given>,
 }
 
 /// Where things are on disk. The same for every attempt of a layer: an absolute path that differed between plan and
@@ -91,6 +94,7 @@ impl Work<'_> {
     }
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
+        let given = std::mem::replace(&mut self.given, Ok(Given::default()))?;
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
         let plan = match (self.description.action, &self.description.plan) {
@@ -101,6 +105,7 @@ impl Work<'_> {
             }
         };
         let mut ready = self.prepare(dir, tool_name).await?;
+        self.give_variables(&ready, &given).await?;
         let choice = match &plan {
             Some(plan) => keep_providers_of_plan(plan, &ready)?,
             None => ProviderChoice::Open,

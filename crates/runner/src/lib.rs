@@ -4,6 +4,7 @@
 mod attempt;
 mod backend;
 mod ending;
+mod inputs;
 mod log;
 mod mask;
 mod providers;
@@ -35,6 +36,7 @@ pub use log::Echo;
 
 use attempt::{Places, Work};
 use ending::{Ending, Logged};
+use inputs::{Given, Reading};
 use log::Log;
 use mask::Mask;
 
@@ -61,6 +63,8 @@ pub struct RunnerOptions {
     pub tools: Option<PathBuf>,
     /// A directory with providers, or the https address of a mirror of them, that the administrator named.
     pub provider_mirror: Option<String>,
+    /// Where the objects are that the layer's inputs refer to, in their order.
+    pub inputs: Vec<PathBuf>,
     /// What the pod gives to the tool: variables, credentials of providers.
     pub environment: Vec<(OsString, OsString)>,
     /// Values that must not appear in the log.
@@ -134,7 +138,8 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         .map_err(Error::Description)?
         .with_patience(options.patience);
     let description = fetch_description(&client, &attempt).await?;
-    let prepared = Prepared::new(&options, &description).await?;
+    let Reading { given, secrets } = Reading::of(description.inputs.as_ref(), &options.inputs);
+    let prepared = Prepared::new(&options, &description, &secrets).await?;
     let log = Arc::clone(&prepared.log);
     let (wish, stop_wish) = watch::channel(Wish::GoOn);
 
@@ -167,7 +172,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         log: &log,
         places: &prepared.places,
         surroundings: Surroundings {
-            environment: environment(&options, &prepared.places, &description),
+            environment: environment(&options, &prepared.places, &description, given.as_ref().ok()),
             // Never the same twice: whoever carries it is killed at the end.
             mark: format!("{attempt}/{}", random_word()?),
             stop: stop_wish,
@@ -178,6 +183,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         provider_mirror: options.provider_mirror.as_deref(),
         backend_variables,
         refused_lock,
+        given,
     };
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.
@@ -304,7 +310,11 @@ struct Prepared {
 }
 
 impl Prepared {
-    async fn new(options: &RunnerOptions, description: &Description) -> Result<Self, Error> {
+    async fn new(
+        options: &RunnerOptions,
+        description: &Description,
+        secrets: &[SecretString],
+    ) -> Result<Self, Error> {
         let uid = Attempt::new(description.layer_uid.as_str(), 0)
             .map_err(|error| Error::Malformed(format!("the layer's uid: {error}")))?;
         let places = Places::new(&options.work_dir, uid.run_uid());
@@ -329,7 +339,7 @@ impl Prepared {
         ] {
             private_dir(&dir).map_err(at(&dir))?;
         }
-        let mask = Mask::new(&options.secrets);
+        let mask = Mask::new(options.secrets.iter().chain(secrets));
         let log_path = places.spool.join("log");
         let log = Log::new(&log_path, mask, options.echo).map_err(at(&log_path))?;
         Ok(Self { places, log: Arc::new(log), _turn: turn })
@@ -362,6 +372,7 @@ fn environment(
     options: &RunnerOptions,
     places: &Places,
     description: &Description,
+    given: Option<&Given>,
 ) -> Vec<(OsString, OsString)> {
     let path = std::env::join_paths(&options.search_path).unwrap_or_default();
     let defaults: [(&str, OsString); 7] = [
@@ -374,11 +385,12 @@ fn environment(
         // `terraform.workspace` cannot tell: the http backend knows no workspaces.
         ("TF_VAR_terrane_workspace", description.workspace.as_str().into()),
     ];
-    // What the pod says comes later and wins.
+    // What the pod says comes later and wins, and the layer's own words come last.
     defaults
         .into_iter()
         .map(|(name, value)| (OsString::from(name), value))
         .chain(options.environment.iter().cloned())
+        .chain(given.into_iter().flat_map(|given| given.environment.iter().cloned()))
         .collect()
 }
 

@@ -2,10 +2,16 @@
 #![expect(clippy::disallowed_methods, reason = "this is the place")]
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// Where programs are looked for.
 pub(crate) fn search_path() -> OsString {
     std::env::var_os("PATH").unwrap_or_default()
+}
+
+/// A variable that names a place.
+pub(crate) fn path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from)
 }
 
 pub(crate) fn all() -> impl Iterator<Item = (OsString, OsString)> {

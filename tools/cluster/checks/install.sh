@@ -24,6 +24,7 @@ check_install() {
     bash -euo pipefail "$work/documented" >"$work/notes" || fail "a command of docs/install.md failed: $(<"$work/notes")"
     grep --quiet '^Terrane .* works in default\.$' "$work/notes" || fail "the notes do not say where Terrane works: $(<"$work/notes")"
     ready hello >/dev/null || fail "the example is not applied"
+    eventually 120 "so is the layer with values of a ConfigMap and a Secret" ready hello-values
     say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
     check_policies

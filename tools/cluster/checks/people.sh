@@ -31,6 +31,8 @@ check_person() {
 check_server() {
     alice outputs hello greeting >"$work/said"
     equal "outputs are shown" "Hello from Terrane" "$(<"$work/said")"
+    alice outputs hello-values greeting >"$work/said"
+    equal "a value of a ConfigMap has arrived" "Hello from a ConfigMap" "$(<"$work/said")"
     alice logs hello >"$work/said"
     grep --quiet 'Apply complete' "$work/said" || fail "the log does not tell of an apply: $(<"$work/said")"
     say "logs are shown"

@@ -5,6 +5,7 @@ mod act;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::text::PathGlob;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use engine::layer::{Observed, Source, bytes_kept, decide};
 use engine::{Read, Wake};
@@ -12,21 +13,24 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use sources::Interest;
 
-use crate::Context;
 use crate::error::{Error, doing};
 use crate::source::{Branch, Place, Waiting};
+use crate::{Context, inputs};
 
 pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
     let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
     let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
         context.desk.unfollow(&namespace, &layer.name_any());
+        context.references.unfollow(&namespace, &layer.name_any());
         context.sizes.forget(&layer);
         return Ok(Wake::OnChange);
     };
     context.desk.follow(&layer);
+    context.references.follow(&layer);
     let repository = observe_repository(&layer, &namespace, &context).await?;
     let source = observe_source(&layer, repository.as_ref(), &context);
+    let inputs = inputs::observe(&layer, &context).await?;
     let runs = observe_runs(&layer, &namespace, &context).await?;
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
     let sizes = match bytes_kept(&layer, repository.as_ref()) {
@@ -38,6 +42,7 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
         layer: &layer,
         repository: repository.as_ref().map_or(Read::Absent, Read::Present),
         source,
+        inputs,
         runs: &runs,
         approvals: &approvals,
         sizes: &sizes,
@@ -72,8 +77,12 @@ fn observe_source(
     };
     let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
     let followed = Branch { place: Place::of(repository), name: layer.spec.branch.clone() };
-    let interest =
-        Interest { path: layer.spec.path.clone(), trigger_paths: layer.spec.trigger_paths.clone() };
+    // What may name a file may name a pattern.
+    let files = layer.spec.variable_files.iter().filter_map(|file| PathGlob::new(file.as_str()).ok());
+    let interest = Interest {
+        path: layer.spec.path.clone(),
+        trigger_paths: layer.spec.trigger_paths.iter().cloned().chain(files).collect(),
+    };
     match context.desk.relevant(followed, head, interest, waiting) {
         Read::Present(Ok(relevant)) => Read::Present(Ok(Source { head: head.clone(), relevant })),
         Read::Present(Err(why)) => Read::Present(Err(why)),

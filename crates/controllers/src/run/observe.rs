@@ -1,6 +1,7 @@
 //! What the run controller reads before it decides.
 
 use api::attempt::{Description, Outcome};
+use api::inputs::DigestKey;
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use datastore::{Artefact, Attempt};
@@ -12,9 +13,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
 use super::lock;
-use crate::Context;
 use crate::error::{Error, doing, storing};
 use crate::source::{Place, Waiting};
+use crate::{Context, inputs};
 
 pub(super) struct Seen {
     pub(super) run: TerraformRun,
@@ -24,6 +25,7 @@ pub(super) struct Seen {
     pod: Option<Pod>,
     outcome: Read<Outcome>,
     lock: Read<Lock>,
+    digest_key: Option<DigestKey>,
     /// Looked at only when the datastore refuses another description.
     pub(super) described: Read<Description>,
     /// Known once the API refused the pod in this round.
@@ -43,6 +45,7 @@ impl Seen {
             pod: self.pod.as_ref().map_or(Read::Absent, Read::Present),
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
+            digest_key: self.digest_key.as_ref(),
             slot: Read::Present(slot),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
@@ -100,6 +103,12 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         Some(attempt) if ended => observe_outcome(&run, attempt.number, context).await?,
         Some(_) | None => Read::Unknown,
     };
+    let digest_key = match &run.spec.inputs {
+        Some(_) if under_way.is_none() && !is_terminal => {
+            Some(inputs::key_of(&run.spec.layer.uid, context).await?)
+        }
+        Some(_) | None => None,
+    };
     let described = Read::Unknown;
     Ok(Some(Seen {
         run,
@@ -109,6 +118,7 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         pod,
         outcome,
         lock,
+        digest_key,
         described,
         refused: None,
         full: None,

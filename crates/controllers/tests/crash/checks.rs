@@ -462,6 +462,7 @@ fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
         mode: spec.mode,
         revision: &spec.layer.revision,
         plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
+        inputs: spec.inputs.as_ref(),
         token,
     })
 }

@@ -151,6 +151,7 @@ pub(crate) fn description(
         state: identity(state),
         backend: None,
         plan: None,
+        inputs: None,
     }
 }
 

@@ -87,6 +87,9 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             Wake::OnChange,
         )));
     };
+    if let Err(need) = super::inputs(seen) {
+        return Some(with_way_out(*need));
+    }
     let reason = "the layer is being deleted and its deletionPolicy is Destroy".to_owned();
     let wish = || PlanWish {
         mode: Mode::Destroy,
@@ -96,8 +99,11 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
     if let Some(token) = runs::Asked::Sync.unanswered(seen, history) {
         let reason = "asked for by hand, to destroy the infrastructure".to_owned();
         let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
-        let wanted =
-            Wanted { mode: Mode::Destroy, bundle: bundle.clone(), ..Wanted::new(&revision, &token, trigger) };
+        let wanted = Wanted {
+            mode: Mode::Destroy,
+            bundle: bundle.clone(),
+            ..Wanted::new(seen, &revision, &token, trigger)
+        };
         return Some(start_plan(seen, wanted));
     }
     let need = match history.newest_plan(Mode::Destroy) {

@@ -18,7 +18,9 @@ pub(super) fn settled(
     history: &History<'_>,
     run: &TerraformRun,
 ) -> Need {
-    let of_this = |look: &&Plan<'_>| look.run.spec.layer.revision == source.relevant;
+    let of_this = |look: &&Plan<'_>| {
+        look.run.spec.layer.revision == source.relevant && history.is_given_the_same(look.run)
+    };
     match history.look.as_ref().filter(of_this) {
         Some(look) if !look.differences.is_empty() => moved(seen, source, history, look),
         Some(look) => in_sync(seen, source, history, look.run),
@@ -84,7 +86,7 @@ pub(super) fn accepting(
     }
     let Some(accepted) = history.accepted_since(plan) else {
         let look = history.look.as_ref().filter(|look| !look.differences.is_empty())?;
-        return (look.run.spec.layer.revision == source.relevant)
+        return (look.run.spec.layer.revision == source.relevant && history.is_given_the_same(look.run))
             .then(|| acceptance(seen, history, look))
             .flatten();
     };

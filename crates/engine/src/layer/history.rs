@@ -6,11 +6,13 @@ use api::run::{Action, Mode, PlanSummary, RunState, TerraformRun};
 use api::text::{CommitId, Sha256};
 use jiff::Timestamp;
 
-use super::Observed;
+use super::{Observed, known_inputs};
 use crate::Read;
 
 /// O(runs kept for the layer · log).
 pub(super) struct History<'a> {
+    /// What the layer gives to its code now.
+    inputs: Option<Sha256>,
     pub(super) newest_first: Vec<&'a TerraformRun>,
     pub(super) active: Option<&'a TerraformRun>,
     /// The newest plan towards the code.
@@ -70,7 +72,8 @@ impl<'a> History<'a> {
             .copied()
             .find(|run| is_acceptance(run))
             .filter(|run| in_place.is_none_or(|in_place| ended(run) >= ended(in_place)));
-        Self { newest_first, active, plan, apply, look, accepted, in_place }
+        let inputs = known_inputs(seen).cloned();
+        Self { inputs, newest_first, active, plan, apply, look, accepted, in_place }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {
@@ -92,9 +95,14 @@ impl<'a> History<'a> {
         self.newest_first.iter().copied().find(made_it).and_then(Plan::of)
     }
 
+    /// Whether the run worked with the variables and the environment that the layer has now.
+    pub(super) fn is_given_the_same(&self, run: &TerraformRun) -> bool {
+        run.spec.inputs == self.inputs
+    }
+
     /// The acceptance of drift from this commit that still holds.
     pub(super) fn accepted_from(&self, revision: &CommitId) -> Option<&'a TerraformRun> {
-        self.accepted.filter(|run| &run.spec.layer.revision == revision)
+        self.accepted.filter(|run| &run.spec.layer.revision == revision && self.is_given_the_same(run))
     }
 
     /// The same, if it came after the plan: what the plan would change has been accepted.
@@ -106,7 +114,12 @@ impl<'a> History<'a> {
     pub(super) fn was_in_place(&self, seen: &Observed<'_>, plan: &Plan<'_>) -> bool {
         let revision = &plan.run.spec.layer.revision;
         match self.in_place {
-            Some(run) => &run.spec.layer.revision == revision && finished_at(run) <= Some(plan.made_at),
+            // With other variables the code asks for something else.
+            Some(run) => {
+                &run.spec.layer.revision == revision
+                    && run.spec.inputs == plan.run.spec.inputs
+                    && finished_at(run) <= Some(plan.made_at)
+            }
             // Runs can be deleted by hand; then the status remembers.
             None => {
                 seen.layer.status.as_ref().and_then(|s| s.revision.applied.as_ref()) == Some(revision)
@@ -127,6 +140,7 @@ impl<'a> History<'a> {
             run.spec.action == Action::Plan
                 && run.spec.mode == mode
                 && &run.spec.layer.revision == revision
+                && self.is_given_the_same(run)
                 && has_failed(run)
                 && finished_at(run) >= since
         })

@@ -43,6 +43,8 @@ pub struct Observed<'a> {
     pub layer: &'a TerraformLayer,
     pub repository: Read<&'a TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    /// The digest of the layer's variables and environment as they are now, if it has any; or what of them is missing.
+    pub inputs: Read<Result<Option<Sha256>, String>>,
     /// The runs of this incarnation of the layer.
     pub runs: &'a [TerraformRun],
     pub approvals: &'a [TerraformApproval],
@@ -162,24 +164,58 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         }
         Read::Unknown => return unknown("looking at the repository's newest commit"),
     };
+    let inputs = match inputs(seen) {
+        Ok(inputs) => inputs,
+        Err(need) => return *need,
+    };
     for asked in Asked::ALL {
         if let Some(token) = asked.unanswered(seen, history) {
             let reason = "asked for by hand".to_owned();
             let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
-            let wanted = Wanted { mode: asked.mode(), ..Wanted::new(&source.relevant, &token, trigger) };
+            let wanted =
+                Wanted { mode: asked.mode(), ..Wanted::new(seen, &source.relevant, &token, trigger) };
             return runs::start_plan(seen, wanted);
         }
     }
     match &history.plan {
-        Some(plan) if plan.run.spec.layer.revision == source.relevant => {
-            remedy::after_plan(seen, source, history, plan)
+        Some(plan) if plan.run.spec.layer.revision != source.relevant => {
+            remedy::plan_or_pause(seen, history, new_commit(seen, source, Some(plan.run)))
         }
-        newest => {
-            let reason = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
-            let after = newest.as_ref().map(|plan| plan.run);
-            let wish = PlanWish { after, ..PlanWish::new(TriggerKind::Commit, &source.relevant, reason) };
-            remedy::plan_or_pause(seen, history, wish)
+        Some(plan) if plan.run.spec.inputs.as_ref() != inputs => {
+            let reason = "the layer's variables or environment have changed".to_owned();
+            let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
+            remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
         }
+        Some(plan) => remedy::after_plan(seen, source, history, plan),
+        None => remedy::plan_or_pause(seen, history, new_commit(seen, source, None)),
+    }
+}
+
+fn new_commit<'a>(seen: &Observed<'_>, source: &'a Source, after: Option<&'a TerraformRun>) -> PlanWish<'a> {
+    let reason = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
+    PlanWish { after, ..PlanWish::new(TriggerKind::Commit, &source.relevant, reason) }
+}
+
+/// The digest of what the layer gives to its code. Without what it refers to, nothing of it can be planned.
+fn inputs<'a>(seen: &'a Observed<'_>) -> Result<Option<&'a Sha256>, Box<Need>> {
+    match &seen.inputs {
+        Read::Present(Ok(inputs)) => Ok(inputs.as_ref()),
+        Read::Present(Err(why)) => {
+            let why = need::brief(why);
+            let wake = Wake::OnChange;
+            Err(Box::new(hold(LayerState::PlanNeeded, "InputsMissing", why, Standing::Stuck, wake)))
+        }
+        Read::Absent | Read::Unknown => {
+            Err(Box::new(unknown("looking at the layer's variables and environment")))
+        }
+    }
+}
+
+/// The same, where what is missing has been told before.
+fn known_inputs<'a>(seen: &'a Observed<'_>) -> Option<&'a Sha256> {
+    match &seen.inputs {
+        Read::Present(Ok(inputs)) => inputs.as_ref(),
+        Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
     }
 }
 

@@ -4,7 +4,7 @@ use api::TerraformRun;
 use api::annotation;
 use api::approval::Decision as Word;
 use api::layer::{LayerState, OnDrift};
-use api::run::{Action, Mode, Trigger, TriggerKind};
+use api::run::{Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
 
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
@@ -38,7 +38,7 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
     let mut failed = history.newest_failed_plan(wish.mode, wish.revision, wish.after);
     let mut token = failed.or(wish.after).map(after).unwrap_or_default();
     for _ in 0..=history.newest_first.len() {
-        match history.named(&runs::name(seen, Action::Plan, wish.mode, wish.revision, None, &token)) {
+        match history.named(&runs::plan_name(seen, wish.mode, wish.revision, &token)) {
             Some(run) => {
                 failed = Some(run);
                 token = after(run);
@@ -66,7 +66,7 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
                 mode: wish.mode,
                 preceding: wish.preceding,
                 bundle: wish.bundle,
-                ..Wanted::new(wish.revision, &token, trigger)
+                ..Wanted::new(seen, wish.revision, &token, trigger)
             };
             start_plan(seen, wanted)
         }

@@ -8,7 +8,7 @@ use kube::core::ObjectMeta;
 
 use super::history::{History, Plan};
 use super::need::{self, Need, unknown};
-use super::{Observed, annotated, name_of, policy, state_of};
+use super::{Observed, annotated, known_inputs, name_of, policy, state_of};
 use crate::names::{self, Wish};
 
 /// What makes one run another than the next, and what it is given.
@@ -21,11 +21,17 @@ pub(super) struct Wanted<'a> {
     pub(super) bundle: Option<Sha256>,
     /// The state that it is about, where that is known better than by the layer's place.
     pub(super) state: Option<Sha256>,
+    pub(super) inputs: Option<Sha256>,
 }
 
 impl<'a> Wanted<'a> {
-    pub(super) fn new(revision: &'a CommitId, token: &'a str, trigger: Trigger) -> Self {
-        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None, state: None }
+    fn given(revision: &'a CommitId, token: &'a str, trigger: Trigger, inputs: Option<Sha256>) -> Self {
+        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None, state: None, inputs }
+    }
+
+    /// With what the layer gives now.
+    pub(super) fn new(seen: &Observed<'_>, revision: &'a CommitId, token: &'a str, trigger: Trigger) -> Self {
+        Self::given(revision, token, trigger, known_inputs(seen).cloned())
     }
 }
 
@@ -54,7 +60,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
         bundle: spec.bundle.clone(),
         // Whoever changes this state takes its lock, from whatever layer they come.
         state: plan.state.cloned(),
-        ..Wanted::new(&spec.layer.revision, "", trigger)
+        ..Wanted::given(&spec.layer.revision, "", trigger, spec.inputs.clone())
     };
     let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
     run.map_or_else(nameless, |run| need::start(run, Some(plan)))
@@ -139,7 +145,16 @@ fn build(
 ) -> Option<TerraformRun> {
     let layer = seen.layer;
     let sha256 = artifact.as_ref().map(|a| &a.sha256);
-    let name = name(seen, action, wanted.mode, wanted.revision, sha256, wanted.token);
+    let name = names::run(Wish {
+        layer: name_of(layer),
+        layer_uid: layer.metadata.uid.as_deref()?,
+        action,
+        mode: wanted.mode,
+        revision: wanted.revision,
+        plan: sha256,
+        inputs: wanted.inputs.as_ref(),
+        token: wanted.token,
+    });
     let mut run = TerraformRun::new(
         &name,
         TerraformRunSpec {
@@ -154,6 +169,7 @@ fn build(
             artifact,
             trigger: wanted.trigger,
             bundle: wanted.bundle,
+            inputs: wanted.inputs,
             max_retries: policy::max_retries(seen),
             preceding_failures: wanted.preceding,
         },
@@ -186,14 +202,16 @@ fn dependents_go_first(layer: &TerraformLayer) -> bool {
     layer.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "foregroundDeletion")
 }
 
-pub(super) fn name(
-    seen: &Observed<'_>,
-    action: Action,
-    mode: Mode,
-    revision: &CommitId,
-    plan: Option<&Sha256>,
-    token: &str,
-) -> String {
-    let layer_uid = seen.layer.metadata.uid.as_deref().unwrap_or_default();
-    names::run(Wish { layer: name_of(seen.layer), layer_uid, action, mode, revision, plan, token })
+/// The name that a plan wished for now would have.
+pub(super) fn plan_name(seen: &Observed<'_>, mode: Mode, revision: &CommitId, token: &str) -> String {
+    names::run(Wish {
+        layer: name_of(seen.layer),
+        layer_uid: seen.layer.metadata.uid.as_deref().unwrap_or_default(),
+        action: Action::Plan,
+        mode,
+        revision,
+        plan: None,
+        inputs: known_inputs(seen),
+        token,
+    })
 }

@@ -55,6 +55,10 @@ pub(super) fn status(
             planned: planned.map(|plan| plan.run.spec.layer.revision.clone()).or(before.revision.planned),
             applied: in_place.or(before.revision.applied),
         },
+        inputs: match &seen.inputs {
+            Read::Present(Ok(inputs)) => inputs.clone(),
+            Read::Present(Err(_)) | Read::Absent | Read::Unknown => before.inputs,
+        },
         plan: planned.map(|plan| PlanRef {
             run: plan.run.metadata.name.clone().unwrap_or_default(),
             attempt: plan.attempt,

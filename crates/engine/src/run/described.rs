@@ -3,7 +3,7 @@
 //! A description is written once. What the layer says may have changed since, its tool for example; then the stored description
 //! stands, as if the change had come a moment later.
 
-use api::attempt::Description;
+use api::attempt::{Description, GivenInputs};
 
 /// Whether the stored description is of the very attempt that is to begin: everything that a promise rests on is the same. What
 /// only says how the work is done may differ.
@@ -28,7 +28,10 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         state,
         backend,
         plan,
+        inputs,
     } = stored;
+    // By the digest: the rest follows from it, and the runner checks that.
+    let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());
     namespace == &wanted.namespace
         && layer == &wanted.layer
         && layer_uid == &wanted.layer_uid
@@ -42,4 +45,5 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && state == &wanted.state
         && backend == &wanted.backend
         && plan == &wanted.plan
+        && digest(inputs) == digest(&wanted.inputs)
 }

@@ -1,6 +1,6 @@
 //! What a runner is told: the run's own words, and what layer and repository say about the tool.
 
-use api::attempt::{Description, PlanSource};
+use api::attempt::{Description, GivenInputs, PlanSource};
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
@@ -41,6 +41,14 @@ pub(super) fn describe(
             attempt: artifact.attempt,
             sha256: artifact.sha256.clone(),
         }),
+        inputs: match &run.spec.inputs {
+            Some(digest) => Some(GivenInputs {
+                inputs: layer.spec.inputs(),
+                key: seen.digest_key?.clone(),
+                digest: digest.clone(),
+            }),
+            None => None,
+        },
     })
 }
 

@@ -41,10 +41,12 @@ impl Ended {
     pub(super) fn reported(run: &TerraformRun, outcome: &Outcome) -> Self {
         let next = match (outcome.reason, outcome.action) {
             (Reason::Succeeded, _) => Next::Succeed,
-            // An apply that was refused the lock or never found its tool changed nothing. One that started is never repeated.
-            (Reason::StateLocked | Reason::ToolMissing | Reason::ToolUntrusted, Action::Apply) => {
-                Next::MayRetry
-            }
+            // An apply that was refused the lock, never found its tool or was given other inputs changed nothing. One that started is
+            // never repeated.
+            (
+                Reason::StateLocked | Reason::ToolMissing | Reason::ToolUntrusted | Reason::InputsChanged,
+                Action::Apply,
+            ) => Next::MayRetry,
             (
                 Reason::ToolFailed
                 | Reason::Stale
@@ -59,6 +61,7 @@ impl Ended {
                 | Reason::Stale
                 | Reason::StateMoved
                 | Reason::BadInput
+                | Reason::InputsChanged
                 | Reason::Interrupted
                 | Reason::StateLocked
                 | Reason::ToolMissing

@@ -18,8 +18,8 @@ pub(super) fn has_ended(pod: &Pod) -> bool {
 
 /// What keeps a pod that is there from starting. In words that stay the same while the cause does: a kubelet and a scheduler say it
 /// anew with each try, and each would be a write.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub enum Obstacle {
     /// It does not go away by itself.
     NotStarting(String),
     /// It goes when a node has room, or when there is another node.
@@ -27,7 +27,7 @@ pub(super) enum Obstacle {
 }
 
 /// O(containers of a pod, which is one).
-pub(super) fn obstacle(pod: &Pod) -> Option<Obstacle> {
+pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
     let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let waiting = |status: &k8s_openapi::api::core::v1::ContainerStatus| {

@@ -6,6 +6,7 @@ mod layer;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;
+mod layer_inputs;
 mod repository;
 mod run;
 mod world;

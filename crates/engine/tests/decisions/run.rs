@@ -4,6 +4,7 @@ use crate::world::{World, adds, outcome, settings, world};
 use api::attempt::{Description, Outcome, Reason};
 use api::audit::Entry;
 use api::backend::Backend;
+use api::inputs::DigestKey;
 use api::run::{Action, RunState};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus, annotation};
@@ -27,6 +28,7 @@ struct Scene {
     described: Read<Description>,
     refused: Option<String>,
     full: Option<String>,
+    digest_key: DigestKey,
     settings: Settings,
     now: Timestamp,
     audit: Vec<Entry>,
@@ -53,6 +55,7 @@ fn scene(action: Action) -> Scene {
         described: Read::Unknown,
         refused: None,
         full: None,
+        digest_key: DigestKey::new([1; DigestKey::LENGTH]),
         settings: settings(),
         audit: Vec::new(),
     }
@@ -73,6 +76,7 @@ impl Scene {
             pod: self.pod.as_ref(),
             outcome: self.outcome.as_ref(),
             lock: self.lock.clone(),
+            digest_key: Some(&self.digest_key),
             slot: self.slot.clone(),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
@@ -752,6 +756,28 @@ fn a_run_that_waited_while_the_layer_moved_on_is_superseded() {
     let result = scene.status().result.unwrap();
     assert_eq!(result.reason, "Superseded");
     assert!(result.message.contains("bbbbbbb"), "{}", result.message);
+}
+
+#[test]
+fn a_run_is_told_what_it_is_given_by_reference_and_never_starts_with_something_else() {
+    let mut scene = scene(Action::Plan);
+    let digest = Some(Sha256::of(b"inputs"));
+    let password =
+        json!([{ "name": "p", "valueFrom": { "secretKeyRef": { "name": "db", "key": "password" } } }]);
+    scene.world.layer.spec.variables = serde_json::from_value(password).unwrap();
+    scene.run.spec.inputs = digest.clone();
+    scene.world.layer.status.as_mut().unwrap().inputs = digest.clone();
+    let decision = scene.decide();
+    let given = description_of(&decision).inputs.unwrap();
+    assert_eq!((Some(given.digest), given.key), (digest.clone(), scene.digest_key.clone()));
+    let Some(Effect::CreatePod(pod)) = decision.effects.last() else { panic!("no pod") };
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let secret = volumes.iter().find_map(|volume| volume.secret.as_ref()).unwrap();
+    assert_eq!((secret.secret_name.as_deref(), secret.optional), (Some("db"), Some(true)));
+
+    scene.world.layer.status.as_mut().unwrap().inputs = Some(Sha256::of(b"others"));
+    assert_eq!(scene.step(), ["set status"]);
+    assert_eq!(scene.status().result.unwrap().reason, "Superseded");
 }
 
 fn read_lock(uid: Option<String>) -> impl Strategy<Value = Read<Lock>> {

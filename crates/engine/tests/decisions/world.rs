@@ -23,6 +23,7 @@ pub struct World {
     pub layer: TerraformLayer,
     pub repository: Option<TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    pub inputs: Read<Result<Option<Sha256>, String>>,
     pub runs: Vec<TerraformRun>,
     pub approvals: Vec<TerraformApproval>,
     /// What runs take in the datastore, by uid.
@@ -61,6 +62,7 @@ pub fn world() -> World {
         layer: serde_json::from_value(layer).unwrap(),
         repository: Some(serde_json::from_value(repository).unwrap()),
         source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
+        inputs: Read::Present(Ok(None)),
         runs: Vec::new(),
         approvals: Vec::new(),
         sizes: BTreeMap::new(),
@@ -105,6 +107,7 @@ impl World {
             layer: &self.layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
             source: self.source.clone(),
+            inputs: self.inputs.clone(),
             runs: &self.runs,
             approvals: &self.approvals,
             sizes: &self.sizes,

@@ -162,6 +162,7 @@ impl World {
             state: state_identity(),
             backend: None,
             plan: None,
+            inputs: None,
         }
     }
 
@@ -180,6 +181,7 @@ impl World {
             search_path: std::env::split_paths(&path).chain([tools()]).collect(),
             tools: None,
             provider_mirror: None,
+            inputs: Vec::new(),
             environment: Vec::new(),
             secrets: Vec::new(),
             grace: Duration::from_secs(60),

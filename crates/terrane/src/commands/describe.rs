@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, bail};
-use api::{TerraformLayer, TerraformRun};
+use api::inputs::ValueSource;
+use api::{TerraformLayer, TerraformLayerSpec, TerraformRun};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -86,6 +87,11 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     if let Some(workspace) = &spec.workspace {
         text.line("Workspace", workspace.as_str());
     }
+    for (label, given) in [("Variables", variables(spec)), ("Environment", environment(spec))] {
+        if !given.is_empty() {
+            text.line(label, &given.join(", "));
+        }
+    }
     if spec.suspend {
         text.line("Suspended", &format!("yes; `terrane resume {}` lets it go on", layer.name_any()));
     }
@@ -125,6 +131,29 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     text.table("Runs", &["NAME", "ACTION", "STATE", "COMMIT", "RESULT"], rows.collect());
     text.events(events, now);
     text.0.trim_end().to_owned()
+}
+
+/// Names and places, never values; the one that wins comes last.
+fn variables(spec: &TerraformLayerSpec) -> Vec<String> {
+    let files = spec.variable_files.iter().map(|file| format!("those in {file}"));
+    let objects = spec.variables_from.iter().filter_map(|from| from.object());
+    let objects = objects.map(|object| format!("those of {object}"));
+    let single = spec.variables.iter().map(|one| named(one.name.as_str(), one.value_from.as_ref()));
+    files.chain(objects).chain(single).collect()
+}
+
+fn environment(spec: &TerraformLayerSpec) -> Vec<String> {
+    let objects = spec.environment_from.iter().filter_map(|from| from.object());
+    let objects = objects.map(|object| format!("all of {object}"));
+    let single = spec.environment.iter().map(|one| named(one.name.as_str(), one.value_from.as_ref()));
+    objects.chain(single).collect()
+}
+
+fn named(name: &str, from: Option<&ValueSource>) -> String {
+    match from.and_then(ValueSource::place) {
+        Some((object, _)) => format!("{name} from {object}"),
+        None => name.to_owned(),
+    }
 }
 
 fn of_run(run: &TerraformRun, events: &[Event], now: Timestamp) -> String {

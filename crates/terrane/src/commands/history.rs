@@ -183,6 +183,7 @@ fn who(by: Option<&str>, kind: TriggerKind) -> String {
         (
             None,
             TriggerKind::Commit
+            | TriggerKind::Inputs
             | TriggerKind::Drift
             | TriggerKind::Failure
             | TriggerKind::Auto

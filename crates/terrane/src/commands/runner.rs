@@ -1,8 +1,10 @@
 //! The runner's role: one attempt, told by the environment of its pod.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use api::attempt::INPUT_VARIABLE;
 use runner::{Echo, RunnerOptions};
 
 use crate::arguments::Runner;
@@ -29,6 +31,7 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         search_path: std::env::split_paths(&path).collect(),
         tools: options.tools_dir,
         provider_mirror: options.provider_mirror,
+        inputs: inputs(),
         environment,
         secrets: Vec::new(),
         grace: Duration::from_secs(options.grace_seconds),
@@ -37,4 +40,9 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         echo: Echo::Stdout,
     });
     Ok(code.await)
+}
+
+/// Where the pod mounted what the layer's variables come from: numbered from 0.
+fn inputs() -> Vec<PathBuf> {
+    (0..).map_while(|index| environment::path(&format!("{INPUT_VARIABLE}{index}"))).collect()
 }

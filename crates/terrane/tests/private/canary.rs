@@ -40,6 +40,11 @@ variable "password" {
   sensitive = true
 }
 
+variable "given" {
+  type    = string
+  default = "nothing"
+}
+
 variable "api_key" {
   type      = string
   sensitive = true
@@ -47,6 +52,11 @@ variable "api_key" {
 
 resource "terraform_data" "given" {
   input = { password = var.password, key = var.api_key }
+}
+
+# Nobody told the tool that this one is a secret.
+resource "terraform_data" "unmarked" {
+  input = var.given
 }
 
 resource "terraform_data" "made" {
@@ -108,7 +118,7 @@ pub(crate) struct Search<'a> {
     pub(crate) client: &'a Client,
     pub(crate) code: Code,
     pub(crate) git_token: Canary,
-    /// Those of other repositories, in Secrets as well.
+    /// Those of other repositories and of the layer's inputs, in Secrets as well.
     pub(crate) logins: Vec<Canary>,
     /// Those that nobody has a reason to read.
     pub(crate) home: Vec<Canary>,

@@ -73,10 +73,19 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     create::<TerraformRepository>(&client, repository).await;
     let mut layer = api("TerraformLayer");
     layer["metadata"] = json!({ "name": "app" });
+    let from = |key: &str| json!({ "secretKeyRef": { "name": "given", "key": key } });
     layer["spec"] = json!({
         "repository": { "name": "private" }, "branch": "main", "path": "app",
         "remediationStrategy": { "autoApply": true },
+        "variables": [{ "name": "given", "valueFrom": from("variable") }],
+        "environment": [{ "name": "CLOUD_TOKEN", "valueFrom": from("environment") }],
     });
+    let inputs = [("variable", "a variable"), ("environment", "the layer's environment")];
+    let inputs = inputs.map(|(key, source)| (key, Canary::random(source)));
+    let data: Value = inputs.iter().map(|(key, canary)| ((*key).to_owned(), json!(canary.value))).collect();
+    let secret =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "given" }, "stringData": data });
+    create::<Secret>(&client, secret).await;
     create::<TerraformLayer>(&client, layer).await;
 
     let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
@@ -98,7 +107,8 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
 
     logins.are_used(&client).await;
     watch.shutdown().await;
-    let (logins, home) = logins.into_secrets();
+    let (mut logins, home) = logins.into_secrets();
+    logins.extend(inputs.map(|(_, canary)| canary));
     let search_all =
         Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, seen };
     let left = search_all.finds_nothing().await;

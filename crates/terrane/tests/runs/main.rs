@@ -8,6 +8,7 @@ mod inputs;
 mod killed;
 mod split;
 mod takeover;
+mod variables;
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,0 +1,139 @@
+//! What a layer needs when its variables or its environment change, or are not there.
+
+use crate::world::{World, adds, destroys, world};
+use api::condition;
+use api::layer::{DeletionPolicy, LayerState};
+use api::run::{Action, Mode, PlanSummary, TerraformRun, TriggerKind};
+use api::text::Sha256;
+use engine::Read;
+
+fn given(word: &str) -> Read<Result<Option<Sha256>, String>> {
+    Read::Present(Ok(Some(Sha256::of(word.as_bytes()))))
+}
+
+fn last(world: &World) -> &TerraformRun {
+    world.runs.last().unwrap()
+}
+
+/// A layer whose commit is applied with the inputs `one`.
+fn applied() -> World {
+    let mut world = world().auto_apply();
+    world.inputs = given("one");
+    world.step();
+    world.succeed(adds(1));
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Apply));
+    world.succeed(PlanSummary::default());
+    let decision = world.step();
+    assert_eq!(decision.status.state, Some(LayerState::Idle));
+    world
+}
+
+#[test]
+fn runs_carry_the_digest_and_an_apply_that_of_its_plan() {
+    let world = applied();
+    let digest = Some(Sha256::of(b"one"));
+    assert_eq!(world.status().inputs, digest);
+    assert!(world.runs.iter().all(|run| run.spec.inputs == digest));
+}
+
+#[test]
+fn other_inputs_lead_to_a_plan_of_the_same_commit_that_is_no_drift() {
+    let mut world = applied();
+    world.inputs = given("two");
+    let decision = world.step();
+    assert_eq!(last(&world).spec.trigger.kind, TriggerKind::Inputs);
+    assert_eq!(last(&world).spec.layer.revision, world.runs[0].spec.layer.revision);
+    assert!(decision.status.why.unwrap().contains("variables or environment have changed"));
+    world.succeed(adds(1));
+    let decision = world.step();
+    assert_eq!(world.active_action(), Some(Action::Apply), "autoApply counts, as for new code");
+    assert!(decision.status.drift.is_none());
+    assert!(!condition::is_true(&decision.status.conditions, "Drifted"));
+    world.succeed(PlanSummary::default());
+    assert_eq!(world.step().status.state, Some(LayerState::Idle));
+    let runs = world.runs.len();
+    // Back to what was there before: the world is not, so that is planned too.
+    world.inputs = given("one");
+    world.step();
+    assert_eq!(world.runs.len(), runs + 1);
+}
+
+#[test]
+fn a_plan_that_waits_for_a_person_is_made_anew_when_the_inputs_change() {
+    let mut world = world();
+    world.inputs = given("one");
+    world.step();
+    world.succeed(adds(1));
+    assert_eq!(world.step().status.state, Some(LayerState::ApplyNeeded));
+    let approved = world.plan_sha256();
+    world.say(api::approval::Decision::Approve, &approved);
+    world.inputs = given("two");
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Plan), "the approved plan is of other inputs");
+    assert_eq!(last(&world).spec.trigger.kind, TriggerKind::Inputs);
+}
+
+#[test]
+fn a_plan_that_failed_with_other_inputs_keeps_nobody_waiting() {
+    let mut world = world().max_retries(0);
+    world.inputs = given("one");
+    world.step();
+    world.fail("ToolFailed");
+    let decision = world.step();
+    assert!(decision.status.why.unwrap().contains("the plan failed"));
+    world.inputs = given("two");
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Plan));
+}
+
+#[test]
+fn what_is_missing_is_told_and_the_layer_goes_on_when_it_is_there() {
+    let mut world = world().auto_apply();
+    world.inputs = Read::Present(Err("Secret db does not exist in this namespace".to_owned()));
+    let decision = world.step();
+    assert!(world.runs.is_empty());
+    let ready = condition::find(&decision.status.conditions, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "InputsMissing"));
+    assert_eq!(ready.message, "Secret db does not exist in this namespace");
+    assert!(condition::is_true(&decision.status.conditions, "Stalled"));
+    world.inputs = given("one");
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Plan));
+}
+
+#[test]
+fn what_vanishes_after_the_apply_is_told_and_starts_nothing() {
+    let mut world = applied();
+    let runs = world.runs.len();
+    world.inputs = Read::Present(Err("Secret db does not exist in this namespace".to_owned()));
+    let decision = world.step();
+    assert_eq!(world.runs.len(), runs);
+    assert_eq!(decision.status.inputs, Some(Sha256::of(b"one")), "the last that is known");
+    world.inputs = given("one");
+    assert_eq!(world.step().status.state, Some(LayerState::Idle), "the same value came back");
+    assert_eq!(world.runs.len(), runs);
+    world.inputs = Read::Unknown;
+    world.step();
+    assert_eq!(world.runs.len(), runs, "unknown starts nothing");
+}
+
+#[test]
+fn a_destroy_waits_for_what_is_missing_and_says_how_to_go_without() {
+    let mut world = applied();
+    world.layer.spec.deletion_policy = Some(DeletionPolicy::Destroy);
+    world.delete();
+    world.inputs = Read::Present(Err("Secret db does not exist in this namespace".to_owned()));
+    let why = world.step().status.why.unwrap();
+    assert!(why.starts_with("Secret db does not exist"), "{why}");
+    assert!(why.ends_with("set deletionPolicy to Orphan to let the layer go and keep what it made"), "{why}");
+    assert!(!world.gone);
+    world.inputs = given("three");
+    world.step();
+    assert_eq!(last(&world).spec.mode, Mode::Destroy);
+    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"three")));
+    world.succeed(destroys(1));
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Apply));
+    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"three")));
+}
