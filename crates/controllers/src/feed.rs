@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::shard::Shard;
 use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt};
 use kube::Client;
@@ -18,9 +19,14 @@ use crate::scope::Namespaces;
 /// Changes that a listener may be behind. A controller takes in what it hears even while it can begin no more work, so none is for long.
 const BEHIND: usize = 64;
 
+type Beside<K> = Box<dyn Fn(&K) + Send + Sync>;
+
 pub(crate) struct Feed<K> {
     client: Client,
     namespaces: Namespaces,
+    shard: Shard,
+    /// Told of objects that are another shard's.
+    beside: Option<Beside<K>>,
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
@@ -30,16 +36,24 @@ impl<K: Kind> Feed<K> {
     pub(crate) fn new(
         client: &Client,
         namespaces: &Namespaces,
+        shard: Shard,
         config: watcher::Config,
         events: &Arc<Events>,
     ) -> Self {
         Self {
             client: client.clone(),
             namespaces: namespaces.clone(),
+            shard,
+            beside: None,
             config,
             events: Arc::clone(events),
             listeners: Vec::new(),
         }
+    }
+
+    /// Has another listener for objects that appear, change or go in another shard than this feed's.
+    pub(crate) fn with_beside(self, tell: impl Fn(&K) + Send + Sync + 'static) -> Self {
+        Self { beside: Some(Box::new(tell)), ..self }
     }
 
     /// A controller for the objects of the kind.
@@ -66,7 +80,14 @@ impl<K: Kind> Feed<K> {
         let telling = async {
             while let Some(change) = watch.next().await {
                 match change {
-                    Ok(event) => tell(&mut self.listeners, &event).await,
+                    Ok(event) => match stranger(&event, self.shard) {
+                        None => tell(&mut self.listeners, &event).await,
+                        Some(object) => {
+                            if let Some(beside) = &self.beside {
+                                beside(object);
+                            }
+                        }
+                    },
                     Err(error) => {
                         tracing::warn!(kind = %K::kind(&()), %error, "the watch was interrupted and goes on");
                     }
@@ -74,6 +95,17 @@ impl<K: Kind> Feed<K> {
             }
         };
         stop.run_until_cancelled(telling).await;
+    }
+}
+
+/// The object of an event, if it is another shard's.
+fn stranger<K: Kind>(event: &Event<K>, shard: Shard) -> Option<&K> {
+    match event {
+        Event::Init | Event::InitDone => None,
+        Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) => {
+            let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+            (!shard.holds(namespace)).then_some(object)
+        }
     }
 }
 
@@ -135,6 +167,7 @@ mod tests {
         let mut feed = Feed::<TerraformApproval>::new(
             &client,
             &Namespaces::All,
+            Shard::WHOLE,
             watcher::Config::default(),
             &Arc::default(),
         );

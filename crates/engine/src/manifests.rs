@@ -24,7 +24,20 @@ pub struct RunnerSettings {
     pub path: Option<String>,
     /// What else every runner is told in its environment; no secrets.
     pub environment: Vec<(String, String)>,
+    pub secrets: RunnerSecrets,
 }
+
+/// Secrets of a layer's own namespace, by name, that its runners are given where they exist: credentials for a cloud, most often. Their
+/// values are for the kubelet to read; nothing of Terrane sees them.
+#[derive(Debug, Clone, Default)]
+pub struct RunnerSecrets {
+    /// Its keys become variables of the environment.
+    pub environment: Option<String>,
+    /// Its keys become files of [`CREDENTIALS_DIRECTORY`]; one called `credentials` is shown to the tools of AWS.
+    pub files: Option<String>,
+}
+
+pub const CREDENTIALS_DIRECTORY: &str = "/etc/terrane/credentials";
 
 /// An apply that is told to stop needs time to save its state.
 const APPLY_GRACE_SECONDS: i64 = 3600;
@@ -64,6 +77,28 @@ pub fn runner_pod(
         env.push(json!({ "name": "PATH", "value": path }));
     }
     env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
+    let mut mounts = vec![
+        json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }),
+        json!({ "name": "work", "mountPath": WORK_DIRECTORY }),
+    ];
+    let mut volumes = vec![
+        json!({ "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
+            "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
+        } }] } }),
+        json!({ "name": "work", "emptyDir": {} }),
+    ];
+    if let Some(secret) = &settings.secrets.files {
+        mounts.push(json!({ "name": "credentials", "mountPath": CREDENTIALS_DIRECTORY, "readOnly": true }));
+        volumes.push(json!({ "name": "credentials", "secret": { "secretName": secret, "optional": true } }));
+        let file = format!("{CREDENTIALS_DIRECTORY}/credentials");
+        env.push(json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": file }));
+    }
+    let env_from: Vec<_> = settings
+        .secrets
+        .environment
+        .iter()
+        .map(|secret| json!({ "secretRef": { "name": secret, "optional": true } }))
+        .collect();
     let finalizers: &[&str] = if run.spec.action.mutates() { &[POD_FINALIZER] } else { &[] };
     // Only process nodes have this image, and they keep other pods away.
     let tolerations = if settings.image == LOCAL_IMAGE {
@@ -101,22 +136,15 @@ pub fn runner_pod(
                 "image": settings.image,
                 "command": ["terrane", "runner"],
                 "env": env,
+                "envFrom": (!env_from.is_empty()).then_some(env_from),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     "readOnlyRootFilesystem": true,
                     "capabilities": { "drop": ["ALL"] },
                 },
-                "volumeMounts": [
-                    { "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true },
-                    { "name": "work", "mountPath": WORK_DIRECTORY },
-                ],
+                "volumeMounts": mounts,
             }],
-            "volumes": [
-                { "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
-                    "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
-                } }] } },
-                { "name": "work", "emptyDir": {} },
-            ],
+            "volumes": volumes,
         },
     });
     serde_json::from_value(pod).ok()
@@ -139,12 +167,11 @@ fn owner(run: &TerraformRun) -> Option<OwnerReference> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    #[test]
-    fn only_runners_that_are_processes_tolerate_process_nodes() {
-        let run: TerraformRun = serde_json::from_value(json!({
+    fn run() -> TerraformRun {
+        serde_json::from_value(json!({
             "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRun",
             "metadata": { "name": "db-plan-1", "namespace": "default", "uid": "r" },
             "spec": {
@@ -152,17 +179,54 @@ mod tests {
                 "trigger": { "kind": "commit", "reason": "new" },
             },
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    fn settings(image: &str, secrets: RunnerSecrets) -> RunnerSettings {
+        RunnerSettings {
+            image: image.to_owned(),
+            service_account: "default".to_owned(),
+            datastore_url: "https://datastore".to_owned(),
+            path: None,
+            environment: Vec::new(),
+            secrets,
+        }
+    }
+
+    #[test]
+    fn runners_are_given_secrets_by_name_and_go_without_those_that_are_not_there() {
+        let secrets = RunnerSecrets {
+            environment: Some("cloud".to_owned()),
+            files: Some("aws-credentials".to_owned()),
+        };
+        let pod = runner_pod(&run(), "infra", 0, &settings("example.org/terrane:1", secrets)).unwrap();
+        let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+        let container = &spec["containers"][0];
+        assert_eq!(container["envFrom"], json!([{ "secretRef": { "name": "cloud", "optional": true } }]));
+        assert_eq!(
+            spec["volumes"][2],
+            json!({ "name": "credentials", "secret": { "secretName": "aws-credentials", "optional": true } })
+        );
+        assert_eq!(
+            container["volumeMounts"][2],
+            json!({ "name": "credentials", "mountPath": "/etc/terrane/credentials", "readOnly": true })
+        );
+        let shown =
+            json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": "/etc/terrane/credentials/credentials" });
+        assert!(container["env"].as_array().unwrap().contains(&shown));
+
+        let pod = runner_pod(&run(), "infra", 0, &settings("i", RunnerSecrets::default())).unwrap();
+        let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+        assert_eq!(spec["containers"][0].get("envFrom"), None);
+        assert_eq!(spec["volumes"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn only_runners_that_are_processes_tolerate_process_nodes() {
         for (image, expected) in [(LOCAL_IMAGE, vec![PROCESS_NODE_TAINT]), ("example.org/terrane:1", vec![])]
         {
-            let settings = RunnerSettings {
-                image: image.to_owned(),
-                service_account: "default".to_owned(),
-                datastore_url: "https://datastore".to_owned(),
-                path: None,
-                environment: Vec::new(),
-            };
-            let pod = runner_pod(&run, "infra", 0, &settings).unwrap();
+            let settings = settings(image, RunnerSecrets::default());
+            let pod = runner_pod(&run(), "infra", 0, &settings).unwrap();
             let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();
             let keys: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
             assert_eq!(keys, expected, "{image}");
