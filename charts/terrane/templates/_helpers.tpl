@@ -92,6 +92,18 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* Begins with a new line, or is empty. */}}
+{{- define "terrane.imagePullSecrets" -}}
+{{- $names := .Values.imagePullSecrets -}}
+{{- if .Values.containerRegistrySecret }}{{ $names = append $names "terrane-registry" }}{{ end -}}
+{{- with $names }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "terrane.podSpec" -}}
 {{- $values := index .root.Values .component -}}
 serviceAccountName: terrane-{{ .component }}
@@ -104,12 +116,7 @@ securityContext:
   fsGroup: 65532
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {type: RuntimeDefault}
-{{- with .root.Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
-{{- end }}
+{{- include "terrane.imagePullSecrets" .root }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use engine::shard::Shard;
 use futures::channel::mpsc;
 use futures::{SinkExt, Stream, StreamExt, future};
 use kube::Client;
@@ -26,9 +27,14 @@ const BEHIND: usize = 64;
 /// What of an object concerns a listener, as one number: as long as it stays the same there is nothing to hear.
 pub(crate) type Concern<K> = fn(&K) -> u64;
 
+type Beside<K> = Box<dyn Fn(&K) + Send + Sync>;
+
 pub(crate) struct Feed<K> {
     client: Client,
     namespaces: Namespaces,
+    shard: Shard,
+    /// Told of objects that are another shard's.
+    beside: Option<Beside<K>>,
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
@@ -38,16 +44,24 @@ impl<K: Kind> Feed<K> {
     pub(crate) fn new(
         client: &Client,
         namespaces: &Namespaces,
+        shard: Shard,
         config: watcher::Config,
         events: &Arc<Events>,
     ) -> Self {
         Self {
             client: client.clone(),
             namespaces: namespaces.clone(),
+            shard,
+            beside: None,
             config,
             events: Arc::clone(events),
             listeners: Vec::new(),
         }
+    }
+
+    /// Has another listener for objects that appear, change or go in another shard than this feed's.
+    pub(crate) fn with_beside(self, tell: impl Fn(&K) + Send + Sync + 'static) -> Self {
+        Self { beside: Some(Box::new(tell)), ..self }
     }
 
     /// A controller for the objects of the kind. Its store has all of every object.
@@ -77,7 +91,14 @@ impl<K: Kind> Feed<K> {
         let telling = async {
             while let Some(change) = watch.next().await {
                 match change {
-                    Ok(event) => tell(&mut self.listeners, &event).await,
+                    Ok(event) => match stranger(&event, self.shard) {
+                        None => tell(&mut self.listeners, &event).await,
+                        Some(object) => {
+                            if let Some(beside) = &self.beside {
+                                beside(object);
+                            }
+                        }
+                    },
                     Err(error) => {
                         tracing::warn!(kind = %K::kind(&()), %error, "the watch was interrupted and goes on");
                     }
@@ -116,6 +137,17 @@ fn heard<K: Kind, E>(
 
 fn place<K: Kind>(object: &K) -> (Option<String>, String) {
     (object.namespace(), object.name_any())
+}
+
+/// The object of an event, if it is another shard's.
+fn stranger<K: Kind>(event: &Event<K>, shard: Shard) -> Option<&K> {
+    match event {
+        Event::Init | Event::InitDone => None,
+        Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) => {
+            let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+            (!shard.holds(namespace)).then_some(object)
+        }
+    }
 }
 
 async fn tell<K: Kind>(listeners: &mut [mpsc::Sender<Event<K>>], event: &Event<K>) {
@@ -224,6 +256,7 @@ mod tests {
         let mut feed = Feed::<TerraformApproval>::new(
             &client,
             &Namespaces::All,
+            Shard::WHOLE,
             watcher::Config::default(),
             &Arc::default(),
         );

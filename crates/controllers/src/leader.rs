@@ -4,19 +4,21 @@
 //! What still slips through, a request already under way when the term ended, meets the second line: a status is written against
 //! the version that was read, a lock is taken by compare-and-set, and a name follows from its intent.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::{SYSTEM_NAMESPACE, label};
-use engine::leader::{self, Held, LEASE, Sight, Standing, Step, Terms};
+use engine::leader::{self, Held, Sight, Standing, Step, Terms};
+use engine::shard::{self, Shard};
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Method};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::core::ObjectMeta;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::doing;
@@ -121,15 +123,28 @@ fn is_read(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD || *method == Method::OPTIONS
 }
 
+/// What is decided by an election.
+#[derive(Debug, Clone, Copy)]
+enum About {
+    /// Who acts for a part of the fleet.
+    Shard(Shard),
+    /// Whose turn it is to do something short that all processes do one after the other.
+    Turn,
+}
+
 /// One candidate.
 pub struct Election {
     leases: Api<Lease>,
+    /// The name of the Lease.
+    lease: String,
+    about: About,
     /// Of one process at a time.
     identity: String,
     terms: Terms,
     leadership: Leadership,
-    /// The Lease as it was seen last, and since when on the steady clock it has not changed.
-    seen: Option<(Option<String>, Duration)>,
+    is_asked_for: bool,
+    /// Leases as they were seen last, and since when on the steady clock they have not changed.
+    seen: HashMap<String, (Option<String>, Duration)>,
     clock: Arc<dyn Clock>,
 }
 
@@ -139,18 +154,51 @@ impl std::fmt::Debug for Election {
     }
 }
 
+impl About {
+    /// What a Lease says of its new holder beside its spec; a wish that somebody had of the last one is no longer one.
+    fn mark(self, metadata: &mut ObjectMeta) {
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.remove(shard::ASKED_BY);
+        annotations.remove(shard::SHARDS);
+        match self {
+            Self::Shard(own) if own != Shard::WHOLE => {
+                annotations.insert(shard::SHARDS.to_owned(), own.of().to_string());
+            }
+            Self::Shard(_) | Self::Turn => {}
+        }
+    }
+}
+
+/// The label of the Leases of elections.
+const COMPONENT: &str = "controller";
+/// No request is given less time than this.
+const QUICK: Duration = Duration::from_secs(1);
+
 impl Election {
     /// `client` is a plain one: a candidate writes its Lease before it leads.
     pub fn new(client: Client, identity: impl Into<String>, terms: Terms) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(Machine(Instant::now()));
         Self {
             leases: Api::namespaced(client, SYSTEM_NAMESPACE),
+            lease: Shard::WHOLE.lease(),
+            about: About::Shard(Shard::WHOLE),
             identity: identity.into(),
             terms,
             leadership: Leadership::new(Arc::clone(&clock)),
-            seen: None,
+            is_asked_for: false,
+            seen: HashMap::new(),
             clock,
         }
+    }
+
+    /// The same before it stands, for one of several parts of the fleet.
+    pub fn for_shard(self, shard: Shard) -> Self {
+        Self { lease: shard.lease(), about: About::Shard(shard), ..self }
+    }
+
+    /// The same before it stands, for whose turn it is by the Lease of this name.
+    pub(crate) fn for_turn(self, lease: &str) -> Self {
+        Self { lease: lease.to_owned(), about: About::Turn, ..self }
     }
 
     /// The same before it stands, with another clock. How long a request may take stays a matter of real time.
@@ -176,9 +224,15 @@ impl Election {
 
     /// Renews until the term is over, by another's hand or because the API could not be reached for too long.
     pub async fn lost(&mut self) {
+        self.lost_or(&CancellationToken::new()).await;
+    }
+
+    /// The same, and says on the way that another candidate, who holds fewer shards, would have this one.
+    async fn lost_or(&mut self, asked_for: &CancellationToken) {
         loop {
             self.clock.pause(self.terms.period).await;
             match self.step(Standing::Leader).await {
+                Ok(Some(_)) if self.is_asked_for => asked_for.cancel(),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => tracing::warn!(%error, "the controllers' Lease could not be renewed"),
@@ -194,13 +248,13 @@ impl Election {
     pub async fn release(&mut self) {
         self.leadership.end();
         let release = async {
-            let Some(mut lease) = self.leases.get_opt(LEASE).await? else { return Ok(()) };
+            let Some(mut lease) = self.leases.get_opt(&self.lease).await? else { return Ok(()) };
             let Some(spec) = lease.spec.as_mut() else { return Ok(()) };
             if spec.holder_identity.as_deref() != Some(self.identity.as_str()) {
                 return Ok(());
             }
             *spec = leader::released(spec);
-            self.leases.replace(LEASE, &PostParams::default(), &lease).await.map(drop)
+            self.leases.replace(&self.lease, &PostParams::default(), &lease).await.map(drop)
         };
         match tokio::time::timeout(self.terms.trust, release).await {
             Ok(Ok(())) => {}
@@ -212,7 +266,7 @@ impl Election {
     /// One look and at most one write. The term, if this candidate leads after it.
     async fn step(&mut self, standing: Standing) -> Result<Option<u32>, Error> {
         // A request that hangs must not outlast the trust in what it was to renew.
-        let limit = self.terms.period * 2;
+        let limit = (self.terms.period * 2).max(QUICK);
         match tokio::time::timeout(limit, self.look_and_write(standing)).await {
             Ok(result) => result,
             Err(_) => Err(Error::Slow { doing: "renew the controllers' Lease", after: limit }),
@@ -221,11 +275,13 @@ impl Election {
 
     async fn look_and_write(&mut self, standing: Standing) -> Result<Option<u32>, Error> {
         let since = self.clock.moment();
-        let found = self.leases.get_opt(LEASE).await.map_err(doing("read the controllers' Lease"))?;
+        let found = self.leases.get_opt(&self.lease).await.map_err(doing("read the controllers' Lease"))?;
         let sight = found.as_ref().map(|lease| self.sight(lease));
+        self.is_asked_for = sight.as_ref().is_some_and(|sight| sight.is_asked_for_beside(&self.identity));
         let step = leader::decide(&self.identity, standing, sight.as_ref(), &self.terms);
         let (held, term) = match step {
             Step::Wait => return Ok(None),
+            Step::Take { .. } if self.is_divided_otherwise().await? => return Ok(None),
             Step::Take { term } => (Held::Taken { term }, term),
             Step::Renew { term } => (Held::Renewed { term }, term),
         };
@@ -234,29 +290,66 @@ impl Election {
         let post = PostParams::default();
         let written = match found {
             // The version that was read goes along: of two candidates one is refused.
-            Some(lease) => self.leases.replace(LEASE, &post, &Lease { spec, ..lease }).await,
+            Some(lease) => {
+                let mut lease = Lease { spec, ..lease };
+                if matches!(held, Held::Taken { .. }) {
+                    self.about.mark(&mut lease.metadata);
+                }
+                self.leases.replace(&self.lease, &post, &lease).await
+            }
             None => {
-                let metadata = ObjectMeta {
-                    name: Some(LEASE.to_owned()),
-                    labels: Some([(label::COMPONENT.to_owned(), "controller".to_owned())].into()),
+                let mut metadata = ObjectMeta {
+                    name: Some(self.lease.clone()),
+                    labels: Some([(label::COMPONENT.to_owned(), COMPONENT.to_owned())].into()),
                     ..ObjectMeta::default()
                 };
+                self.about.mark(&mut metadata);
                 self.leases.create(&post, &Lease { metadata, spec }).await
             }
         };
         written.map_err(doing("take or renew the controllers' Lease"))?;
+        // Looked at again now that others can see the Lease: of two who divide the fleet differently, one sees the other.
+        if matches!(held, Held::Taken { .. }) && self.is_divided_otherwise().await? {
+            self.release().await;
+            return Ok(None);
+        }
         self.leadership.begin(term, since, self.terms.trust);
         Ok(Some(term))
+    }
+
+    /// Whether somebody acts who divides the fleet into another number of shards, so that a namespace would have two leaders.
+    /// O(shards), and asked only when a Lease is taken.
+    async fn is_divided_otherwise(&mut self) -> Result<bool, Error> {
+        let About::Shard(own) = self.about else { return Ok(false) };
+        let ours = ListParams::default().labels(&format!("{}={COMPONENT}", label::COMPONENT));
+        let all = self.leases.list(&ours).await.map_err(doing("list the controllers' Leases"))?;
+        let mut is_divided = false;
+        for lease in all.items {
+            let is_other = lease.name_any() != self.lease && shard::is_of_controllers(&lease);
+            if !is_other || shard::divided_by(&lease) == own.of() {
+                continue;
+            }
+            let sight = self.sight(&lease);
+            let is_held = sight.holder.is_some() && sight.unchanged < self.terms.duration.max(sight.promised);
+            if is_held {
+                tracing::debug!(
+                    lease = lease.name_any(),
+                    "another controller still divides the fleet differently"
+                );
+            }
+            is_divided |= is_held;
+        }
+        Ok(is_divided)
     }
 
     fn sight(&mut self, lease: &Lease) -> Sight {
         let version = lease.metadata.resource_version.clone();
         let now = self.clock.moment().steady;
-        let since = match &self.seen {
+        let since = match self.seen.get(&lease.name_any()) {
             Some((known, since)) if *known == version => *since,
             Some(_) | None => now,
         };
-        self.seen = Some((version, since));
+        self.seen.insert(lease.name_any(), (version, since));
         leader::view(lease, now.saturating_sub(since))
     }
 }
@@ -273,21 +366,29 @@ pub async fn lead<E: From<Error>>(
             () = stop.cancelled() => return Ok(()),
             term = election.won() => term,
         };
-        tracing::info!(term, identity = election.identity, "this controller leads");
+        let lease = election.lease.clone();
+        tracing::info!(term, lease, identity = election.identity, "this controller leads");
+        let asked_for = stop.child_token();
         let outcome = match make() {
             Ok(context) => tokio::select! {
-                outcome = crate::run(context, stop.clone()) => Some(outcome.map_err(E::from)),
+                outcome = crate::run(context, asked_for.clone()) => Some(outcome.map_err(E::from)),
                 // Dropping the controllers is a crash to them, which is what they are built for.
-                () = election.lost() => None,
+                () = election.lost_or(&asked_for) => None,
             },
             Err(error) => Some(Err(error)),
         };
         match outcome {
+            Some(Ok(())) if asked_for.is_cancelled() && !stop.is_cancelled() => {
+                tracing::info!(term, lease, "another controller with fewer shards takes this one");
+                election.release().await;
+            }
             Some(outcome) => {
                 election.release().await;
                 return outcome;
             }
-            None => tracing::warn!(term, "this controller no longer leads; it stopped, and stands again"),
+            None => {
+                tracing::warn!(term, lease, "this controller no longer leads; it stopped, and stands again")
+            }
         }
     }
 }

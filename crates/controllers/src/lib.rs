@@ -3,6 +3,7 @@
 //! Caches and watches only trigger; what decides is read from the API; every write carries a precondition.
 
 mod alarm;
+mod balance;
 mod concern;
 mod credentials;
 mod error;
@@ -21,12 +22,15 @@ mod scope;
 mod sizes;
 mod source;
 mod status;
+mod turn;
 
 use std::future::Future;
 use std::sync::Arc;
 
 use api::inputs::DigestKey;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
+use engine::run::can_still_work;
+use engine::shard::Shard;
 use engine::{Settings, Wake};
 use feed::Feed;
 use futures::StreamExt;
@@ -41,6 +45,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 pub use alarm::{Alarm, Timer};
+pub use balance::balance;
 pub use error::{Class, Error};
 pub use events::Events;
 pub use leader::{Election, Leadership, lead};
@@ -51,12 +56,15 @@ pub use scope::Namespaces;
 pub use sizes::Sizes;
 pub use source::{Branch, Desk, Place, Reader, Waiting};
 pub use sources::Interest;
+pub use turn::Turns;
 
 /// What every reconcile can reach.
 #[derive(Clone)]
 pub struct Context {
     pub client: Client,
     pub namespaces: Namespaces,
+    /// The part of the fleet that is worked on.
+    pub shard: Shard,
     pub datastore: datastore::Client,
     pub desk: Arc<Desk>,
     pub settings: Arc<Settings>,
@@ -87,6 +95,7 @@ impl Context {
         Self {
             client,
             namespaces: Namespaces::All,
+            shard: Shard::WHOLE,
             datastore,
             desk,
             settings,
@@ -105,6 +114,11 @@ impl Context {
     /// The same, looking and acting only there.
     pub fn within(self, namespaces: Namespaces) -> Self {
         Self { namespaces, ..self }
+    }
+
+    /// The same for one part of the fleet, where other processes may work on the others. A runner is made in one's turn.
+    pub fn of_shard(self, shard: Shard, turns: Turns) -> Self {
+        Self { shard, queue: Arc::new(Queue::taking(turns)), ..self }
     }
 
     /// The same, woken by another alarm than the passing of time.
@@ -148,12 +162,22 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let reference_news = context.references.news().ok_or(Error::DeskTaken)?;
 
     let layers_of_desk = context.desk.clone();
-    let (events, namespaces) = (&context.events, &context.namespaces);
-    let mut repository_feed = Feed::<TerraformRepository>::new(&context.client, namespaces, config(), events);
-    let mut layer_feed = Feed::<TerraformLayer>::new(&context.client, namespaces, config(), events);
-    let mut run_feed = Feed::<TerraformRun>::new(&context.client, namespaces, config(), events);
-    let mut approval_feed = Feed::<TerraformApproval>::new(&context.client, namespaces, config(), events);
-    let mut pod_feed = Feed::<Pod>::new(&context.client, namespaces, ours(), events);
+    let Context { events, namespaces, shard, .. } = &context;
+    let shard = *shard;
+    let mut repository_feed =
+        Feed::<TerraformRepository>::new(&context.client, namespaces, shard, config(), events);
+    let mut layer_feed = Feed::<TerraformLayer>::new(&context.client, namespaces, shard, config(), events);
+    let mut run_feed = Feed::<TerraformRun>::new(&context.client, namespaces, shard, config(), events);
+    let mut approval_feed =
+        Feed::<TerraformApproval>::new(&context.client, namespaces, shard, config(), events);
+    let (queue, now) = (Arc::clone(&context.queue), context.now);
+    let mut pod_feed =
+        Feed::<Pod>::new(&context.client, namespaces, shard, ours(), events).with_beside(move |pod| {
+            // The limit over all shards has room when a runner of any of them ends.
+            if !can_still_work(pod) {
+                queue.wake_next(now());
+            }
+        });
 
     let repositories = repository_feed
         .controller(concern::repository)
@@ -174,7 +198,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("TerraformRepository", result) });
 
     let layer_controller = layer_feed.controller(concern::layer);
-    context.metrics.follow(layer_controller.store(), context.queue.clone());
+    let _followed = context.metrics.follow(layer_controller.store(), context.queue.clone());
     let layers = layer_controller
         .with_config(options())
         .watches_stream(run_feed.touched(concern::run_to_layer), |run: TerraformRun| {

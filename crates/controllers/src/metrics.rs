@@ -1,7 +1,8 @@
 //! What is counted about the controllers, for Prometheus. No label holds the name of an object, so the number of series does not
 //! grow with the fleet.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::condition;
@@ -70,6 +71,7 @@ struct Inner {
     layer_conditions: Family<ConditionLabels, Gauge>,
     queue_length: Gauge,
     leader: Gauge,
+    shards: Gauge,
     term: Gauge,
     /// What gauges are read from when someone asks.
     sources: Mutex<Sources>,
@@ -77,9 +79,28 @@ struct Inner {
 
 #[derive(Default)]
 struct Sources {
-    layers: Option<Store<TerraformLayer>>,
-    queue: Option<Arc<Queue>>,
-    leadership: Option<Leadership>,
+    /// What each part of the fleet that this process works on knows.
+    parts: BTreeMap<u64, Part>,
+    next: u64,
+    leaderships: Vec<Leadership>,
+}
+
+struct Part {
+    layers: Store<TerraformLayer>,
+    queue: Arc<Queue>,
+}
+
+/// While it lives, the layers and the queue of a part of the fleet are counted.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    metrics: Metrics,
+    key: u64,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.metrics.sources().parts.remove(&self.key);
+    }
 }
 
 impl std::fmt::Debug for Sources {
@@ -126,8 +147,15 @@ impl Default for Metrics {
         registry.register("queue_length", "Runs that wait for a runner", queue_length.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this process leads, else 0", leader.clone());
+        let shards = Gauge::default();
+        registry.register(
+            "shards_held",
+            "Shards that this process leads; undivided, the fleet is one",
+            shards.clone(),
+        );
         let term = Gauge::default();
-        registry.register("leader_term", "The number of this process's term, 0 without one", term.clone());
+        let help = "The number of this process's term, the highest of several, 0 without one";
+        registry.register("leader_term", help, term.clone());
         Self(Arc::new(Inner {
             registry,
             runs,
@@ -139,6 +167,7 @@ impl Default for Metrics {
             layer_conditions,
             queue_length,
             leader,
+            shards,
             term,
             sources: Mutex::default(),
         }))
@@ -155,14 +184,21 @@ impl Metrics {
         text
     }
 
+    /// Counts one more election in what is told of leadership.
     pub fn follow_leadership(&self, leadership: Leadership) {
-        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner).leadership = Some(leadership);
+        self.sources().leaderships.push(leadership);
     }
 
-    pub(crate) fn follow(&self, layers: Store<TerraformLayer>, queue: Arc<Queue>) {
-        let mut sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.layers = Some(layers);
-        sources.queue = Some(queue);
+    pub(crate) fn follow(&self, layers: Store<TerraformLayer>, queue: Arc<Queue>) -> Followed {
+        let mut sources = self.sources();
+        let key = sources.next;
+        sources.next += 1;
+        sources.parts.insert(key, Part { layers, queue });
+        Followed { metrics: self.clone(), key }
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.0.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn run_ended(&self, run: &TerraformRun) {
@@ -190,13 +226,15 @@ impl Metrics {
     }
 
     fn refresh(&self) {
-        let sources = self.0.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        let term = sources.leadership.as_ref().and_then(Leadership::term);
-        self.0.leader.set(i64::from(term.is_some()));
-        self.0.term.set(term.map_or(0, i64::from));
-        let queued = sources.queue.as_ref().map_or(0, |queue| queue.len());
+        let sources = self.sources();
+        let terms: Vec<u32> = sources.leaderships.iter().filter_map(Leadership::term).collect();
+        self.0.leader.set(i64::from(!terms.is_empty()));
+        self.0.shards.set(i64::try_from(terms.len()).unwrap_or(i64::MAX));
+        self.0.term.set(terms.iter().max().map_or(0, |term| i64::from(*term)));
+        let queued: usize = sources.parts.values().map(|part| part.queue.len()).sum();
         self.0.queue_length.set(i64::try_from(queued).unwrap_or(i64::MAX));
-        let layers = sources.layers.as_ref().map(Store::state).unwrap_or_default();
+        let layers: Vec<Arc<TerraformLayer>> =
+            sources.parts.values().flat_map(|part| part.layers.state()).collect();
         for state in ["Idle", "PlanNeeded", "ApplyNeeded", "Unknown"] {
             self.0.layers.get_or_create(&StateLabels { state }).set(0);
         }

@@ -1,8 +1,8 @@
 //! The queue for runners. The limits are kept by counting the pods that are at work in the API, one run at a time: whoever is
-//! admitted makes its pod before the next one counts. The memory of who waits only decides the order; losing it costs a turn.
+//! admitted makes its pod before the next one counts (`crate::turn`). The memory of who waits only decides the order; losing it costs a turn.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::text::Sha256;
@@ -16,10 +16,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt};
-use tokio::sync::OwnedMutexGuard;
 
 use crate::error::{Error, doing};
 use crate::scope::Namespaces;
+use crate::turn::{Turn, Turns};
 
 /// A run that has not asked for this long is gone or waits for something else.
 const FORGOTTEN: Duration = Duration::from_secs(180);
@@ -28,7 +28,7 @@ const WOKEN: usize = 64;
 
 #[derive(Debug)]
 pub struct Queue {
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turns: Turns,
     waiting: Mutex<BTreeMap<Named, (Waiting, Timestamp)>>,
     /// Who waits until another run is done with a state. It only wakes; who is forgotten looks again by itself.
     locked_out: Mutex<BTreeMap<Sha256, BTreeSet<Named>>>,
@@ -36,24 +36,41 @@ pub struct Queue {
     news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>>>,
 }
 
-/// While it lives nobody else is admitted.
-#[derive(Debug)]
-pub(crate) struct Turn(#[expect(dead_code, reason = "it is held, not read")] OwnedMutexGuard<()>);
+/// What a run that asks for a runner goes on to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Takes the lock of its state; it asks again before it makes its pod.
+    Lock,
+    Pod,
+}
+
+/// Where runners are counted, and how many there may be over all repositories; 0 sets no limit.
+#[derive(Clone, Copy)]
+pub(crate) struct Fleet<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) namespaces: &'a Namespaces,
+    pub(crate) most: u32,
+}
 
 impl Default for Queue {
     fn default() -> Self {
+        Self::taking(Turns::default())
+    }
+}
+
+impl Queue {
+    /// A queue that takes these turns, as others may.
+    pub fn taking(turns: Turns) -> Self {
         let (tell, news) = mpsc::unbounded();
         Self {
-            turn: Arc::default(),
+            turns,
             waiting: Mutex::default(),
             locked_out: Mutex::default(),
             tell,
             news: Mutex::new(Some(news)),
         }
     }
-}
 
-impl Queue {
     pub(crate) fn news(&self) -> Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -67,34 +84,51 @@ impl Queue {
         self.len() == 0
     }
 
-    /// Asks for a runner. With a free slot comes the turn, to be kept until the pod is made.
+    /// Asks for a runner. With a free slot comes the turn, to be kept until the pod is made and then to be given back.
     /// O(pods at work + n log n in what waits).
     pub(crate) async fn ask(
         &self,
         wish: Waiting,
-        overall: u32,
-        client: &Client,
-        namespaces: &Namespaces,
+        next: Next,
+        fleet: Fleet<'_>,
         now: Timestamp,
     ) -> Result<(Slot, Option<Turn>), Error> {
-        if overall == 0 && wish.most == 0 {
+        if fleet.most == 0 && wish.most == 0 {
             return Ok((Slot::Free, None));
         }
         let run = wish.run.clone();
-        let turn = self.turn.clone().lock_owned().await;
-        let busy = observe_busy(client, namespaces).await?;
-        let mut waiting = self.locked();
-        waiting.retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
-        waiting.insert(run.clone(), (wish, now));
-        let all: Vec<Waiting> = waiting.values().map(|(one, _)| by_label(one)).collect();
-        let slot = admit(&run, &all, &busy, overall, now);
+        let mut turn = self.turns.take().await;
+        {
+            let mut waiting = self.locked();
+            waiting.retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
+            waiting.insert(run.clone(), (wish, now));
+        }
+        let mut slot = self.admit(&run, fleet, now).await?;
+        // A repository's runs are all of one shard; only the limit over all of them is other processes' too. Without room there is
+        // nothing to take turns for.
+        if slot == Slot::Free && next == Next::Pod && fleet.most > 0 && turn.is_shared() {
+            turn.win().await?;
+            slot = match self.admit(&run, fleet, now).await {
+                Ok(Slot::Free) => Slot::Free,
+                other => {
+                    turn.give_back().await;
+                    return Ok((other?, None));
+                }
+            };
+        }
         Ok(match slot {
             Slot::Free => {
-                waiting.remove(&run);
-                (Slot::Free, Some(Turn(turn)))
+                self.locked().remove(&run);
+                (Slot::Free, Some(turn))
             }
             Slot::Full(limit) => (Slot::Full(limit), None),
         })
+    }
+
+    async fn admit(&self, run: &Named, fleet: Fleet<'_>, now: Timestamp) -> Result<Slot, Error> {
+        let busy = observe_busy(fleet).await?;
+        let all: Vec<Waiting> = self.locked().values().map(|(one, _)| by_label(one)).collect();
+        Ok(admit(run, &all, &busy, fleet.most, now))
     }
 
     /// The run waits for no runner (any more).
@@ -145,7 +179,8 @@ fn by_label(waiting: &Waiting) -> Waiting {
 
 /// Runner pods that have not ended, of which only the names and labels are asked for. O(runner pods at work), which the limit itself
 /// keeps few, and a request for each namespace where these are given.
-async fn observe_busy(client: &Client, namespaces: &Namespaces) -> Result<Busy, Error> {
+async fn observe_busy(fleet: Fleet<'_>) -> Result<Busy, Error> {
+    let Fleet { client, namespaces, .. } = fleet;
     let ours = ListParams::default()
         .labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID))
         .fields("status.phase!=Succeeded,status.phase!=Failed");

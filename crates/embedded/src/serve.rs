@@ -22,6 +22,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use futures::future::{BoxFuture, FutureExt};
@@ -257,16 +258,18 @@ impl Server {
     }
 }
 
-/// Serves any router with a certificate from files, until `stop`; then open connections finish what they are doing. For roles that
-/// others reach over the network.
+/// Serves any router with a certificate from files, until `stop`; then open connections have `farewell` to finish what they are doing.
+/// For roles that others reach over the network.
 pub async fn serve_with(
     listener: TcpListener,
     certificates: Certificates,
     router: Router,
     stop: CancellationToken,
+    farewell: Duration,
 ) -> Result<(), Error> {
     let tls = Arc::new(FromFiles::read(certificates)?);
-    let serving = connections::serve(listener, Arc::clone(&tls), router, Limits::default(), stop);
+    let limits = Limits { farewell, ..Limits::default() };
+    let serving = connections::serve(listener, Arc::clone(&tls), router, limits, stop);
     tokio::select! {
         () = serving => {}
         () = tls.keep_fresh() => {}

@@ -1,4 +1,4 @@
-//! Which of several controllers acts: the holder of one Lease. Its `leaseTransitions` counts the terms, so a later term always has
+//! Which of several controllers acts: the holder of one Lease, or of the Lease of a shard (see [`crate::shard`]). Its `leaseTransitions` counts the terms, so a later term always has
 //! the higher number. Time on another machine's clock is never trusted: a holder is gone when its Lease has not changed for a
 //! whole duration on *our* clock.
 
@@ -8,6 +8,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
 use jiff::Timestamp;
+
+use crate::shard;
 
 /// The name of the controllers' Lease in the system namespace.
 pub const LEASE: &str = "terrane-controller";
@@ -42,6 +44,8 @@ pub struct Sight {
     pub unchanged: Duration,
     /// How long the holder said that it must stand still: holders may have other terms than ours.
     pub promised: Duration,
+    /// Who holds fewer shards and would have this one.
+    pub asked_by: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,12 @@ pub fn decide(identity: &str, standing: Standing, sight: Option<&Sight>, terms: 
     let Some(sight) = sight else { return Step::Take { term: 1 } };
     let next = sight.term.saturating_add(1);
     match (sight.holder.as_deref(), standing) {
+        // Given away: whoever asked for it goes first.
+        (None | Some(""), Standing::Candidate)
+            if sight.is_asked_for_beside(identity) && sight.unchanged < terms.period * COURTESY =>
+        {
+            Step::Wait
+        }
         (None | Some(""), Standing::Candidate) => Step::Take { term: next },
         (Some(holder), Standing::Candidate) if holder == identity => Step::Take { term: next },
         (Some(_), Standing::Candidate) if sight.unchanged >= terms.duration.max(sight.promised) => {
@@ -74,6 +84,16 @@ pub fn decide(identity: &str, standing: Standing, sight: Option<&Sight>, terms: 
         (Some(holder), Standing::Leader) if holder == identity => Step::Renew { term: sight.term },
         // Released or taken behind our back: the term is over.
         (_, Standing::Candidate | Standing::Leader) => Step::Wait,
+    }
+}
+
+/// For how many periods a Lease that was given away is left to whoever asked for it.
+const COURTESY: u32 = 3;
+
+impl Sight {
+    /// Whether somebody else than this candidate would have it.
+    pub fn is_asked_for_beside(&self, identity: &str) -> bool {
+        self.asked_by.as_deref().is_some_and(|asking| asking != identity)
     }
 }
 
@@ -88,6 +108,7 @@ pub fn view(lease: &Lease, unchanged: Duration) -> Sight {
         term: u32::try_from(term).unwrap_or_default(),
         unchanged,
         promised: Duration::from_secs(u64::try_from(promised).unwrap_or_default()),
+        asked_by: shard::asked_by(lease).map(str::to_owned),
     }
 }
 
@@ -134,6 +155,7 @@ mod tests {
             term,
             unchanged: Duration::from_secs(unchanged),
             promised: Duration::ZERO,
+            asked_by: None,
         }
     }
 
@@ -163,6 +185,17 @@ mod tests {
         let terms = Terms::default();
         assert_eq!(decide("me", Standing::Candidate, Some(&seen(59)), &terms), Step::Wait);
         assert_eq!(decide("me", Standing::Candidate, Some(&seen(60)), &terms), Step::Take { term: 5 });
+    }
+
+    #[test]
+    fn a_lease_that_was_given_away_is_first_of_all_for_whoever_asked() {
+        let terms = Terms::default();
+        let given =
+            |by: &str, unchanged| Sight { asked_by: Some(by.to_owned()), ..sight(None, 4, unchanged) };
+        let decided = |sight| decide("me", Standing::Candidate, Some(&sight), &terms);
+        assert_eq!(decided(given("me", 0)), Step::Take { term: 5 });
+        assert_eq!(decided(given("other", 5)), Step::Wait);
+        assert_eq!(decided(given("other", 6)), Step::Take { term: 5 }, "the other one is not coming");
     }
 
     #[test]

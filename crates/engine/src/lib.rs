@@ -12,6 +12,7 @@ pub mod repository;
 pub mod retry;
 pub mod run;
 pub mod schedule;
+pub mod shard;
 
 use std::time::Duration;
 

@@ -31,7 +31,20 @@ pub struct RunnerSettings {
     pub path: Option<String>,
     /// What else every runner is told in its environment; no secrets.
     pub environment: Vec<(String, String)>,
+    pub secrets: RunnerSecrets,
 }
+
+/// Secrets of a layer's own namespace, by name, that its runners are given where they exist: credentials for a cloud, most often. Their
+/// values are for the kubelet to read; nothing of Terrane sees them.
+#[derive(Debug, Clone, Default)]
+pub struct RunnerSecrets {
+    /// Its keys become variables of the environment.
+    pub environment: Option<String>,
+    /// Its keys become files of [`CREDENTIALS_DIRECTORY`]; one called `credentials` is shown to the tools of AWS.
+    pub files: Option<String>,
+}
+
+pub const CREDENTIALS_DIRECTORY: &str = "/etc/terrane/credentials";
 
 /// An apply that is told to stop needs time to save its state.
 const APPLY_GRACE_SECONDS: i64 = 3600;
@@ -78,13 +91,6 @@ pub fn runner_pod(
         env.push(json!({ "name": name, "value": input_directory(index) }));
     }
     env.extend(settings.environment.iter().map(|(name, value)| json!({ "name": name, "value": value })));
-    let finalizers: &[&str] = if run.spec.action.mutates() { &[POD_FINALIZER] } else { &[] };
-    // Only process nodes have this image, and they keep other pods away.
-    let tolerations = if settings.image == LOCAL_IMAGE {
-        json!([{ "key": PROCESS_NODE_TAINT, "operator": "Exists", "effect": "NoSchedule" }])
-    } else {
-        json!([])
-    };
     let mut mounts = vec![
         json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }),
         json!({ "name": "work", "mountPath": WORK_DIRECTORY }),
@@ -95,6 +101,25 @@ pub fn runner_pod(
         } }] } }),
         json!({ "name": "work", "emptyDir": {} }),
     ];
+    if let Some(secret) = &settings.secrets.files {
+        mounts.push(json!({ "name": "credentials", "mountPath": CREDENTIALS_DIRECTORY, "readOnly": true }));
+        volumes.push(json!({ "name": "credentials", "secret": { "secretName": secret, "optional": true } }));
+        let file = format!("{CREDENTIALS_DIRECTORY}/credentials");
+        env.push(json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": file }));
+    }
+    let env_from: Vec<_> = settings
+        .secrets
+        .environment
+        .iter()
+        .map(|secret| json!({ "secretRef": { "name": secret, "optional": true } }))
+        .collect();
+    let finalizers: &[&str] = if run.spec.action.mutates() { &[POD_FINALIZER] } else { &[] };
+    // Only process nodes have this image, and they keep other pods away.
+    let tolerations = if settings.image == LOCAL_IMAGE {
+        json!([{ "key": PROCESS_NODE_TAINT, "operator": "Exists", "effect": "NoSchedule" }])
+    } else {
+        json!([])
+    };
     for (index, (object, keys)) in objects.iter().enumerate() {
         let name = format!("input-{index}");
         mounts.push(json!({ "name": name, "mountPath": input_directory(index), "readOnly": true }));
@@ -130,6 +155,7 @@ pub fn runner_pod(
                 "image": settings.image,
                 "command": [RUNNER_PROGRAM, "runner"],
                 "env": env,
+                "envFrom": (!env_from.is_empty()).then_some(env_from),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     "readOnlyRootFilesystem": true,
@@ -181,12 +207,11 @@ fn owner(run: &TerraformRun) -> Option<OwnerReference> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
     use super::*;
 
-    #[test]
-    fn only_runners_that_are_processes_tolerate_process_nodes() {
-        let run: TerraformRun = serde_json::from_value(json!({
+    fn run() -> TerraformRun {
+        serde_json::from_value(json!({
             "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRun",
             "metadata": { "name": "db-plan-1", "namespace": "default", "uid": "r" },
             "spec": {
@@ -194,17 +219,57 @@ mod tests {
                 "trigger": { "kind": "commit", "reason": "new" },
             },
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    fn settings(image: &str, secrets: RunnerSecrets) -> RunnerSettings {
+        RunnerSettings {
+            image: image.to_owned(),
+            service_account: "default".to_owned(),
+            datastore_url: "https://datastore".to_owned(),
+            path: None,
+            environment: Vec::new(),
+            secrets,
+        }
+    }
+
+    #[test]
+    fn runners_are_given_secrets_by_name_and_go_without_those_that_are_not_there() {
+        let secrets = RunnerSecrets {
+            environment: Some("cloud".to_owned()),
+            files: Some("aws-credentials".to_owned()),
+        };
+        let pod =
+            runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings("example.org/terrane:1", secrets))
+                .unwrap();
+        let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+        let container = &spec["containers"][0];
+        assert_eq!(container["envFrom"], json!([{ "secretRef": { "name": "cloud", "optional": true } }]));
+        assert_eq!(
+            spec["volumes"][2],
+            json!({ "name": "credentials", "secret": { "secretName": "aws-credentials", "optional": true } })
+        );
+        assert_eq!(
+            container["volumeMounts"][2],
+            json!({ "name": "credentials", "mountPath": "/etc/terrane/credentials", "readOnly": true })
+        );
+        let shown =
+            json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": "/etc/terrane/credentials/credentials" });
+        assert!(container["env"].as_array().unwrap().contains(&shown));
+
+        let pod = runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings("i", RunnerSecrets::default()))
+            .unwrap();
+        let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+        assert_eq!(spec["containers"][0].get("envFrom"), None);
+        assert_eq!(spec["volumes"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn only_runners_that_are_processes_tolerate_process_nodes() {
         for (image, expected) in [(LOCAL_IMAGE, vec![PROCESS_NODE_TAINT]), ("example.org/terrane:1", vec![])]
         {
-            let settings = RunnerSettings {
-                image: image.to_owned(),
-                service_account: "default".to_owned(),
-                datastore_url: "https://datastore".to_owned(),
-                path: None,
-                environment: Vec::new(),
-            };
-            let pod = runner_pod(&run, "infra", 0, &BTreeMap::new(), &settings).unwrap();
+            let settings = settings(image, RunnerSecrets::default());
+            let pod = runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings).unwrap();
             let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();
             let keys: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
             assert_eq!(keys, expected, "{image}");

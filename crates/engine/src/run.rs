@@ -87,6 +87,11 @@ impl Decision {
         })
     }
 
+    /// Whether it makes a runner's pod at once.
+    pub fn makes_pod(&self) -> bool {
+        self.effects.iter().any(|effect| matches!(effect, Effect::CreatePod(_)))
+    }
+
     /// Whether it makes room for another runner.
     pub fn frees_runner(&self) -> bool {
         self.effects.iter().any(|effect| matches!(effect, Effect::DeletePod { .. }))

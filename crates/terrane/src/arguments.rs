@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use std::net::SocketAddr;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::path::{Path, PathBuf};
 
 use api::text::ObjectName;
@@ -54,7 +55,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run everything on this machine: a Kubernetes API, a node that runs pods as processes, and the controllers
     Up(Up),
-    /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by
+    /// Run the controllers against the Kubernetes API of the kubeconfig; of several, one acts and the others stand by, or each acts for some shards
     Controller(Controller),
     /// Keep artefacts and states for the controllers and runners of the Kubernetes API of the kubeconfig
     Datastore(datastore::Options),
@@ -186,6 +187,16 @@ pub(crate) struct Controller {
     /// The ServiceAccount of runners, in the namespace of their layer
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub runner_service_account: String,
+    /// A Secret of the layer's namespace whose keys become variables of its runners, where it exists, such as AWS_ACCESS_KEY_ID
+    #[arg(long, value_name = "NAME")]
+    pub runner_secret_env: Option<ObjectName>,
+    /// A Secret of the layer's namespace whose keys become files of /etc/terrane/credentials in its runners, where it exists; a file
+    /// called credentials is shown to the tools of AWS
+    #[arg(long, value_name = "NAME")]
+    pub runner_secret_files: Option<ObjectName>,
+    /// How often repositories are looked at that say nothing of it themselves
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    pub poll_interval: NonZeroU64,
     /// Where mirrors of repositories are kept; a cache that can be emptied while nothing runs
     #[arg(long, value_name = "DIR", default_value = "/var/cache/terrane/git")]
     pub git_dir: PathBuf,
@@ -194,6 +205,10 @@ pub(crate) struct Controller {
     pub max_runner_pods: u32,
     #[command(flatten)]
     pub area: Area,
+    /// Divide the namespaces into so many parts by the hash of their names, each with a leader of its own, so that several controllers act
+    /// at the same time; the same number for all of them, as many as there may be controllers
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = shard_count)]
+    pub shards: NonZeroU16,
     /// Read file:// repositories and Git servers on this machine too
     #[arg(long)]
     pub allow_local_sources: bool,
@@ -241,6 +256,16 @@ fn image_root(text: &str) -> Result<ImageRoot, String> {
     }
     Ok(ImageRoot { name: name.to_owned(), directory: directory.to_owned() })
 }
+
+/// Each shard renews a Lease of its own every two seconds.
+fn shard_count(text: &str) -> Result<NonZeroU16, String> {
+    match text.parse::<NonZeroU16>() {
+        Ok(count) if count.get() <= MOST_SHARDS => Ok(count),
+        Ok(_) | Err(_) => Err(format!("say a number from 1 to {MOST_SHARDS}")),
+    }
+}
+
+const MOST_SHARDS: u16 = 64;
 
 fn readable(text: &str) -> Result<PathBuf, String> {
     let directory = Path::new(text);

@@ -1,11 +1,14 @@
 //! The controllers as a role: what they need, and how they stand for election. `terrane up` and `terrane controller` differ only
 //! in where these things come from.
 
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use controllers::{Desk, Election, Leadership, Metrics, Namespaces};
+use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Turns};
+use engine::leader::Terms;
+use engine::shard::Shard;
 use jiff::Timestamp;
 use sources::{Git, GitOptions};
 use tokio_util::sync::CancellationToken;
@@ -22,31 +25,88 @@ pub(crate) struct ControllersRole {
 }
 
 impl ControllersRole {
-    pub(crate) fn signs(&self, leadership: Leadership, duty: Duty) -> Signs {
+    pub(crate) fn signs(&self, candidacy: &Candidacy, duty: Duty) -> Signs {
         Signs {
             client: self.client.clone(),
             datastore: self.datastore.clone(),
             metrics: self.metrics.clone(),
-            leadership,
+            leaderships: candidacy.elections.iter().map(|(_, election)| election.leadership()).collect(),
             duty,
         }
     }
 
-    /// Acts whenever it leads, until told to stop.
-    pub(crate) async fn lead(self, election: Election, stop: CancellationToken) -> anyhow::Result<()> {
-        let leadership = election.leadership();
-        self.metrics.follow_leadership(leadership.clone());
-        controllers::lead(election, || self.context(&leadership), stop).await
+    /// Acts wherever it leads, until told to stop.
+    pub(crate) async fn lead(self, candidacy: Candidacy, stop: CancellationToken) -> anyhow::Result<()> {
+        let Candidacy { elections, turns, identity, terms } = candidacy;
+        let is_divided = elections.len() > 1;
+        let balancing = async {
+            if is_divided {
+                controllers::balance(self.client.clone(), &identity, terms, stop.clone()).await;
+            }
+            // Whether it has ended is for the elections to say.
+            std::future::pending::<anyhow::Result<Vec<()>>>().await
+        };
+        let leading = elections.into_iter().map(|(shard, election)| {
+            let leadership = election.leadership();
+            self.metrics.follow_leadership(leadership.clone());
+            let (role, turns) = (&self, turns.clone());
+            controllers::lead(election, move || role.context(shard, &turns, &leadership), stop.clone())
+        });
+        tokio::select! {
+            ended = futures::future::try_join_all(leading) => ended.map(drop),
+            ended = balancing => ended.map(drop),
+        }
     }
 
-    fn context(&self, leadership: &Leadership) -> anyhow::Result<controllers::Context> {
-        let git = Git::new(self.git.clone())?;
+    fn context(
+        &self,
+        shard: Shard,
+        turns: &Turns,
+        leadership: &Leadership,
+    ) -> anyhow::Result<controllers::Context> {
+        let git = Git::new(self.git_of(shard))?;
         let client = leadership.guard(self.client.clone());
         let desk = Arc::new(Desk::new(client.clone(), git, self.datastore.clone(), Timestamp::now));
         let settings = Arc::clone(&self.settings);
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);
-        Ok(context.within(self.namespaces.clone()).with_metrics(self.metrics.clone()))
+        let context = context.within(self.namespaces.clone()).of_shard(shard, turns.clone());
+        Ok(context.with_metrics(self.metrics.clone()))
+    }
+
+    /// Shards know nothing of each other, so each has mirrors of its own.
+    fn git_of(&self, shard: Shard) -> GitOptions {
+        let mut git = self.git.clone();
+        if shard != Shard::WHOLE {
+            git.cache_dir = git.cache_dir.join(format!("shard-{}-of-{}", shard.index(), shard.of()));
+        }
+        git
+    }
+}
+
+/// What a process stands for: the whole fleet, or each of its shards.
+pub(crate) struct Candidacy {
+    elections: Vec<(Shard, Election)>,
+    turns: Turns,
+    identity: String,
+    terms: Terms,
+}
+
+impl Candidacy {
+    /// `identity` is of this process alone.
+    pub(crate) fn new(client: &kube::Client, identity: &str, terms: Terms, shards: NonZeroU16) -> Self {
+        let stand = |shard| (shard, Election::new(client.clone(), identity, terms).for_shard(shard));
+        // Undivided, one process acts at a time, and its own memory is enough.
+        let turns = match shards.get() {
+            1 => Turns::default(),
+            _ => Turns::among_processes(client.clone(), identity),
+        };
+        Self {
+            elections: Shard::all(shards).map(stand).collect(),
+            turns,
+            identity: identity.to_owned(),
+            terms,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod provider_service;
 mod signs;
 mod source_limits;
 mod tool_service;
+mod traffic;
 mod up;
 
 use std::ffi::OsString;

@@ -14,6 +14,9 @@ use axum::routing::get;
 use controllers::{Leadership, Metrics};
 use datastore::service::{KubeReviewer, Objects, Place};
 
+use crate::listening::Draining;
+use crate::traffic::Traffic;
+
 /// How long one thing may take to answer before it counts as away.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -30,7 +33,8 @@ pub(crate) struct Signs {
     pub(crate) client: kube::Client,
     pub(crate) datastore: datastore::Client,
     pub(crate) metrics: Metrics,
-    pub(crate) leadership: Leadership,
+    /// Of the whole fleet, or of each shard in its order.
+    pub(crate) leaderships: Vec<Leadership>,
     pub(crate) duty: Duty,
 }
 
@@ -82,27 +86,56 @@ pub(crate) fn datastore_router(
     reviewer: Arc<KubeReviewer>,
     place: Place,
     objects: Objects,
+    own: Own,
 ) -> Router {
+    let (draining, traffic) = (own.draining, own.traffic);
     let ready = async move || {
         let objects = match answered(place.check(&objects)).await {
             Ok(()) => Ok("the artefacts can be read".to_owned()),
             Err(why) => Err(format!("the artefacts cannot be read: {why}")),
         };
         let keys = answered(reviewer.ready()).await.map(|how| how.to_owned());
-        report(&[("api", check_api(&client).await), ("callers", keys), ("artefacts", objects)])
+        let shutdown = check_draining(&draining);
+        report(&[
+            ("shutdown", shutdown),
+            ("api", check_api(&client).await),
+            ("callers", keys),
+            ("artefacts", objects),
+        ])
     };
-    Router::new().route("/readyz", get(ready))
+    Router::new().route("/readyz", get(ready)).merge(traffic_router(traffic))
+}
+
+/// What a role that serves others knows of itself.
+#[derive(Clone, Default)]
+pub(crate) struct Own {
+    pub(crate) draining: Draining,
+    pub(crate) traffic: Traffic,
+}
+
+fn check_draining(draining: &Draining) -> Check {
+    if draining.has_begun() {
+        Err("told to stop; requests under way finish, new ones belong elsewhere".to_owned())
+    } else {
+        Ok("not told to stop".to_owned())
+    }
+}
+
+fn traffic_router(traffic: Traffic) -> Router {
+    let metrics = async move || ([(header::CONTENT_TYPE, METRICS_TYPE)], traffic.text());
+    Router::new().route("/metrics", get(metrics))
 }
 
 /// `/readyz` of the HTTP service for people: it can tell who asks as long as the API answers, and has something to show as long as
 /// the datastore does.
-pub(crate) fn server_router(client: kube::Client, datastore: datastore::Client) -> Router {
+pub(crate) fn server_router(client: kube::Client, datastore: datastore::Client, own: Own) -> Router {
+    let (draining, traffic) = (own.draining, own.traffic);
     let ready = async move || {
         let datastore = datastore.clone().with_patience(Duration::ZERO);
         let (api, datastore) = tokio::join!(check_api(&client), check_history(&datastore));
-        report(&[("api", api), ("datastore", datastore)])
+        report(&[("shutdown", check_draining(&draining)), ("api", api), ("datastore", datastore)])
     };
-    Router::new().route("/readyz", get(ready))
+    Router::new().route("/readyz", get(ready)).merge(traffic_router(traffic))
 }
 
 /// The history of a layer that cannot be there: asks the service, its object store and, for the token, the API.
@@ -122,10 +155,16 @@ impl Signs {
     }
 
     fn check_leader(&self) -> Check {
-        match (self.leadership.term(), self.duty) {
-            (Some(term), Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),
-            (None, Duty::MayStandBy) => Ok("stands by".to_owned()),
-            (None, Duty::MustLead) => Err("does not lead yet".to_owned()),
+        let terms: Vec<(usize, u32)> =
+            self.leaderships.iter().enumerate().filter_map(|(at, one)| Some((at, one.term()?))).collect();
+        match (terms.as_slice(), self.leaderships.len(), self.duty) {
+            ([], _, Duty::MayStandBy) => Ok("stands by".to_owned()),
+            ([], _, Duty::MustLead) => Err("does not lead yet".to_owned()),
+            ([(_, term)], 1, Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),
+            (held, of, Duty::MustLead | Duty::MayStandBy) => {
+                let held: Vec<String> = held.iter().map(|(shard, _)| shard.to_string()).collect();
+                Ok(format!("leads shards {} of {of}", held.join(", ")))
+            }
         }
     }
 }

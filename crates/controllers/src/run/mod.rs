@@ -24,6 +24,8 @@ use serde_json::json;
 use tracing::Instrument;
 
 use crate::error::{Error, doing, storing};
+use crate::queue::{Fleet, Next};
+use crate::turn::Turn;
 use crate::{Context, status};
 
 pub(crate) use lock::waiting_for;
@@ -46,11 +48,13 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     let mut slot = Slot::Free;
     let mut decision = decide(&seen.view(now, settings, slot.clone()));
     // Kept until the pod is made: nobody else counts the runners in between.
-    let mut _turn = None;
+    let mut turn = None;
     if decision.wants_runner() {
         if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
             let Context { client, namespaces, queue, .. } = &*context;
-            (slot, _turn) = queue.ask(wish, settings.max_runner_pods, client, namespaces, now).await?;
+            let next = if decision.makes_pod() { Next::Pod } else { Next::Lock };
+            let fleet = Fleet { client, namespaces, most: settings.max_runner_pods };
+            (slot, turn) = queue.ask(wish, next, fleet, now).await?;
             if slot != Slot::Free {
                 decision = decide(&seen.view(now, settings, slot.clone()));
             }
@@ -58,19 +62,11 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     } else {
         context.queue.leave(&seen.run);
     }
-    // Each answer is met once: what is decided on it does not ask the same again.
-    loop {
-        match act(&seen.run, &decision, &context).await? {
-            Acted::Whole => break,
-            Acted::Described(stored) => seen.described = Read::Present(*stored),
-            Acted::Refused { run, why } => {
-                seen.run = *run;
-                seen.refused = Some(why);
-            }
-            Acted::Full { why } => seen.full = Some(why),
-        }
-        decision = decide(&seen.view(now, settings, slot.clone()));
+    let acted = act_on(&mut seen, decision, slot, turn.as_ref(), now, &context).await;
+    if let Some(turn) = turn {
+        turn.give_back().await;
     }
+    let decision = acted?;
     if decision.frees_runner() {
         context.queue.wake_next(now);
     }
@@ -80,6 +76,29 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
         context.queue.wake_locked_out(&seen.run);
     }
     Ok(decision.wake)
+}
+
+/// Acts on a decision, and on what follows from the answers. Each answer is met once: what is decided on it does not ask the same again.
+async fn act_on(
+    seen: &mut observe::Seen,
+    mut decision: Decision,
+    slot: Slot,
+    turn: Option<&Turn>,
+    now: Timestamp,
+    context: &Context,
+) -> Result<Decision, Error> {
+    loop {
+        match act(&seen.run, &decision, turn, context).await? {
+            Acted::Whole => return Ok(decision),
+            Acted::Described(stored) => seen.described = Read::Present(*stored),
+            Acted::Refused { run, why } => {
+                seen.run = *run;
+                seen.refused = Some(why);
+            }
+            Acted::Full { why } => seen.full = Some(why),
+        }
+        decision = decide(&seen.view(now, &context.settings, slot.clone()));
+    }
 }
 
 enum Acted {
@@ -98,7 +117,12 @@ enum Acted {
     },
 }
 
-async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Result<Acted, Error> {
+async fn act(
+    run: &TerraformRun,
+    decision: &Decision,
+    turn: Option<&Turn>,
+    context: &Context,
+) -> Result<Acted, Error> {
     let mut run = run.clone();
     for effect in &decision.effects {
         match effect {
@@ -118,6 +142,7 @@ async fn act(run: &TerraformRun, decision: &Decision, context: &Context) -> Resu
             }
             Effect::SetStatus(next) => run = set_status(run, next, context).await?,
             Effect::CreatePod(pod) => {
+                turn.map_or(Ok(()), Turn::ensure_kept)?;
                 if let Some(why) = create_pod(pod, context).await? {
                     return Ok(Acted::Refused { run: Box::new(run), why });
                 }

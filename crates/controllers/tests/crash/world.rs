@@ -20,7 +20,7 @@ use embedded::lifecycle::catalog::Registered;
 use embedded::store::Store;
 use engine::Settings;
 use engine::leader::Terms;
-use engine::manifests::RunnerSettings;
+use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::retry::Policy;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -244,6 +244,7 @@ impl World {
             datastore_url: "http://datastore".to_owned(),
             path: None,
             environment: Vec::new(),
+            secrets: RunnerSecrets::default(),
         });
         settings.poll_interval = POLL;
         settings.drift_interval = DRIFT;

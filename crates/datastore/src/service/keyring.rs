@@ -6,9 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
+use futures::TryStreamExt;
 use rand::TryRngCore;
 use sha2::Digest;
 use zeroize::Zeroizing;
+
+use super::place::{Objects, STAGING};
 
 /// Tells keys apart; part of every sealed object.
 pub(crate) type KeyId = [u8; 8];
@@ -19,12 +22,27 @@ pub enum Error {
         "there is no encryption key in {0}; restore it from your backup, or name the directory that has it"
     )]
     Empty(String),
+    #[error(
+        "there is no encryption key in {0}, but something is stored that was sealed with one; none was made in its place: restore it from your backup, or name the directory that has it"
+    )]
+    Lost(String),
+    #[error("could not see whether anything is stored that needs a key: {0}")]
+    Objects(#[from] object_store::Error),
     #[error("{0} does not hold an encryption key of 64 hex digits; restore it from your backup")]
     Malformed(String),
     #[error("could not read or create encryption keys in {dir}: {source}")]
     Io { dir: String, source: std::io::Error },
     #[error("the operating system gave no randomness: {0}")]
     Randomness(String),
+}
+
+/// What happens where there is no key at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstKey {
+    /// It is made, unless something is stored already.
+    Made,
+    /// It is an error: keys come from elsewhere, and a new one would hide that they did not.
+    Refused,
 }
 
 #[derive(Clone)]
@@ -89,6 +107,16 @@ impl Keyring {
         Ok(Self { newest, others: RwLock::new(keys.collect()), directory: Some(dir.to_owned()) })
     }
 
+    /// The keys for what is kept in `objects`.
+    pub async fn open(dir: &Path, objects: &Objects, first: FirstKey) -> Result<Self, Error> {
+        match first {
+            FirstKey::Refused => Self::load(dir),
+            FirstKey::Made if dir.exists() && !files(dir)?.is_empty() => Self::load(dir),
+            FirstKey::Made if holds_anything(objects).await? => Err(Error::Lost(dir.display().to_string())),
+            FirstKey::Made => Self::load_or_create(dir),
+        }
+    }
+
     /// Like [`Keyring::load`], but makes a first key where the directory has none: for one machine that keeps its own.
     pub fn load_or_create(dir: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(dir)
@@ -127,6 +155,17 @@ impl Keyring {
         let others = self.others.read().unwrap_or_else(PoisonError::into_inner);
         std::iter::once(&self.newest).chain(others.iter()).find(|key| &key.id == id).cloned()
     }
+}
+
+/// Whether anything is stored for good. What unfinished uploads and trials left is not.
+async fn holds_anything(objects: &Objects) -> Result<bool, object_store::Error> {
+    let mut all = objects.list(None);
+    while let Some(object) = all.try_next().await? {
+        if object.location.parts().next().is_none_or(|part| part.as_ref() != STAGING) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The keys of a directory, newest first. O(keys).
@@ -230,6 +269,28 @@ mod tests {
             assert_eq!(newest.file, Some(dir.path().join(format!("{existing}_next.key"))));
         }
         assert_eq!(Keyring::load(dir.path()).unwrap().infos().len(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_first_key_is_made_for_an_empty_store_alone_and_not_where_keys_come_from_elsewhere() {
+        use object_store::ObjectStoreExt;
+        let objects: Objects = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let dir = tempfile::tempdir().unwrap();
+        let keys = dir.path().join("keys");
+        let put = async |name: &str| objects.put(&name.into(), b"sealed".to_vec().into()).await.unwrap();
+        put("staging/trial").await;
+        std::fs::create_dir(&keys).unwrap();
+        let refused = Keyring::open(&keys, &objects, FirstKey::Refused).await;
+        assert!(matches!(refused, Err(Error::Empty(_))), "{refused:?}");
+        let made = Keyring::open(&keys, &objects, FirstKey::Made).await.unwrap().newest().id;
+        put("state/one").await;
+        for first in [FirstKey::Made, FirstKey::Refused] {
+            assert_eq!(Keyring::open(&keys, &objects, first).await.unwrap().newest().id, made);
+        }
+        std::fs::remove_dir_all(&keys).unwrap();
+        let lost = Keyring::open(&keys, &objects, FirstKey::Made).await;
+        assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+        assert!(!keys.exists(), "nothing was made");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use axum::routing::{any, get, post, put};
 pub use identity::{Caller, Error as ReviewError, KubeReviewer, Reviewer, Runner};
 pub use issuer::KeySource;
 pub use journal::{Head, Kind as StepKind, Lock, Step};
-pub use keyring::{Error as KeyringError, KeyInfo, Keyring, add_key, add_newest_key};
+pub use keyring::{Error as KeyringError, FirstKey, KeyInfo, Keyring, add_key, add_newest_key};
 pub use place::{Bucket, Error as PlaceError, Objects, Place};
 pub use reseal::{Error as ResealError, Resealed, reseal, uses};
 

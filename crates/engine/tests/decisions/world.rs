@@ -10,7 +10,7 @@ use api::{
     TerraformRun, TerraformRunStatus,
 };
 use engine::layer::{self, Effect, Source};
-use engine::manifests::RunnerSettings;
+use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::{Read, Settings, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -45,6 +45,7 @@ pub fn settings() -> Settings {
         datastore_url: "http://127.0.0.1:1".into(),
         path: None,
         environment: Vec::new(),
+        secrets: RunnerSecrets::default(),
     })
 }
 

@@ -1,4 +1,5 @@
-//! `terrane controller`: the controllers alone, against any Kubernetes API. Several can run; one acts, the others stand by.
+//! `terrane controller`: the controllers alone, against any Kubernetes API. Several can run; one acts, the others stand by, or each acts
+//! for some of several shards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,10 @@ use anyhow::{Context, bail};
 use api::text::Sha256;
 use axum::Router;
 use axum::routing::get;
-use controllers::{Election, Metrics};
+use controllers::Metrics;
 use datastore::client::TokenSource;
 use engine::leader::Terms;
-use engine::manifests::RunnerSettings;
+use engine::manifests::{RunnerSecrets, RunnerSettings};
 use rand::TryRngCore;
 use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Controller;
 use crate::controllers_role::{
-    ControllersRole, datastore_authority, provider_mirror, read_authority, tools_directory,
+    Candidacy, ControllersRole, datastore_authority, provider_mirror, read_authority, tools_directory,
 };
 use crate::signs::{self, Duty};
 use crate::{environment, kubernetes};
@@ -32,8 +33,8 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     })?;
     let role = role(&options, client.clone())?;
     ensure_believed(&role.datastore).await?;
-    let election = Election::new(client, identity()?, Terms::default());
-    let signs = role.signs(election.leadership(), Duty::MayStandBy);
+    let candidacy = Candidacy::new(&client, &identity()?, Terms::default(), options.shards);
+    let signs = role.signs(&candidacy, Duty::MayStandBy);
     let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
     let stop = CancellationToken::new();
     tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
@@ -42,7 +43,7 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
             Ok(()) => bail!("the HTTP service ended"),
             Err(error) => Err(error).context("the HTTP service"),
         },
-        ended = role.lead(election, stop.clone()) => ended.context("the controllers"),
+        ended = role.lead(candidacy, stop.clone()) => ended.context("the controllers"),
         () = told_twice(&stop) => {
             tracing::warn!("told to stop twice: ended at once; another controller follows when the Lease runs out");
             Ok(())
@@ -81,8 +82,13 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
             .chain(options.provider_mirror.iter().map(|mirror| provider_mirror(mirror)))
             .chain(options.tools_dir.iter().map(|directory| tools_directory(directory)))
             .collect(),
+        secrets: RunnerSecrets {
+            environment: options.runner_secret_env.as_ref().map(ToString::to_string),
+            files: options.runner_secret_files.as_ref().map(ToString::to_string),
+        },
     });
     settings.max_runner_pods = options.max_runner_pods;
+    settings.poll_interval = Duration::from_secs(options.poll_interval.get());
     Ok(ControllersRole {
         client,
         namespaces: options.area.namespaces(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use datastore::service::{Bucket, KeySource, Keyring, KubeReviewer, Place, router};
+use datastore::service::{Bucket, FirstKey, KeySource, Keyring, KubeReviewer, Place, router};
 
 use super::keys;
 use super::tools::Downloads;
@@ -30,6 +30,10 @@ pub(crate) struct Options {
     proof: Proof,
     #[command(flatten)]
     kept: Kept,
+    /// Take the keys that are there, and make none: where they come from elsewhere, such as a Secret. Without it the first one is made
+    /// for a store that holds nothing yet
+    #[arg(long)]
+    existing_keys: bool,
     /// Where tools are kept that runners ask for and their image does not have
     #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/tools")]
     tools: PathBuf,
@@ -74,7 +78,7 @@ pub(super) struct Kept {
     /// the environment
     #[arg(long, value_name = "URL", env = "TERRANE_STORE", conflicts_with = "directory")]
     store: Option<Bucket>,
-    /// Where the keys are kept; the first one is made. Whoever has these and the artefacts can read everything
+    /// Where the keys are kept. Whoever has these and the artefacts can read everything
     #[arg(long, value_name = "DIR", default_value = "/var/lib/terrane/keys")]
     pub(super) keys: PathBuf,
 }
@@ -102,7 +106,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let client = kubernetes::role_client().await?;
     let place = options.kept.place();
     let objects = place.open(environment::texts()).await.context("open the artefacts")?;
-    let keys = Keyring::load_or_create(&options.kept.keys)
+    let first = if options.existing_keys { FirstKey::Refused } else { FirstKey::Made };
+    let keys = Keyring::open(&options.kept.keys, &objects, first)
+        .await
         .with_context(|| format!("open the keys in {}", options.kept.keys.display()))?;
     let reviewer = Arc::new(options.proof.reviewer(client.clone()));
     let default_keys = std::path::Path::new("/etc/terrane/tool-keys");
@@ -110,10 +116,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let registries = options.registries.options(&options.downloads);
     let providers = provider_service::router(&options.tools, registries, reviewer.clone())?;
     let tools = tool_service::router(store, source, reviewer.clone()).merge(providers);
-    let signs = signs::datastore_router(client, reviewer.clone(), place.clone(), Arc::clone(&objects));
+    let own = signs::Own::default();
+    let signs =
+        signs::datastore_router(client, reviewer.clone(), place.clone(), Arc::clone(&objects), own.clone());
     let parts = datastore::service::Options { objects, keys, reviewer };
-    let service = router(parts).merge(tools).merge(signs);
+    let service = own.traffic.count(router(parts).merge(tools)).merge(signs);
     tracing::info!(address = %door.address()?, scheme = door.scheme(), %place, "serving artefacts");
     // Clients repeat what breaks off at the end, and what was answered is on disk.
-    door.serve(service).await
+    door.serve(service, &own.draining).await
 }

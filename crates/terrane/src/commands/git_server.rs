@@ -24,7 +24,7 @@ use serde_json::json;
 use sources::{Protocol, Publication};
 use tokio::sync::Semaphore;
 
-use crate::listening::{Door, Encryption};
+use crate::listening::{Door, Draining, Encryption};
 use crate::{certifying, environment, kubernetes};
 
 /// The one service of a Git server that reads.
@@ -79,7 +79,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         publish_authority(secret, &authority).await?;
     }
     tracing::info!(address = %door.address()?, scheme = door.scheme(), files = %options.files.display(), "serving files as a Git repository");
-    door.serve(router(publication)).await
+    door.serve(router(publication), &Draining::default()).await
 }
 
 /// The directory is private, and goes with the process.
@@ -248,8 +248,9 @@ mod tests {
             let (believed, said) = git(&["ls-remote", &url]).await;
             assert!(!believed && said.contains("certificate"), "{said}");
         };
+        let draining = Draining::default();
         tokio::select! {
-            ended = door.serve(router(publication)) => ended.unwrap(),
+            ended = door.serve(router(publication), &draining) => ended.unwrap(),
             () = asking => {}
         }
     }

@@ -71,15 +71,20 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .context("prepare the datastore's client")?;
     let announcement = announcement(&options).await?;
     let door = Door::open(options.listen, options.encryption).await?;
+    let own = signs::Own::default();
     let service = Router::new()
         .route("/healthz", get(async || "ok"))
-        .merge(signs::server_router(client.clone(), datastore.clone()))
-        .merge(server::router(server::Options { client: client.clone(), reviews, datastore }));
+        .merge(signs::server_router(client.clone(), datastore.clone(), own.clone()))
+        .merge(own.traffic.count(server::router(server::Options {
+            client: client.clone(),
+            reviews,
+            datastore,
+        })));
     if let Some(announcement) = announcement {
         announce(&client, announcement).await?;
     }
     tracing::info!(address = %door.address()?, scheme = door.scheme(), "serving people");
-    door.serve(service).await
+    door.serve(service, &own.draining).await
 }
 
 /// With namespaces of its own the service has no right to review a token: the API is asked with that token who bears it, over a

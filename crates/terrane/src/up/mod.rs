@@ -14,26 +14,27 @@ mod tools;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use axum::Router;
-use controllers::{Election, Metrics, Namespaces};
+use controllers::{Metrics, Namespaces};
 use datastore::client::TokenSource;
-use datastore::service::{Keyring, KubeReviewer, Place};
+use datastore::service::{FirstKey, Keyring, KubeReviewer, Place};
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
-use engine::manifests::RunnerSettings;
+use engine::manifests::{RunnerSecrets, RunnerSettings};
 use node::isolation::Isolation;
 use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
-use crate::controllers_role::ControllersRole;
+use crate::controllers_role::{Candidacy, ControllersRole};
 use crate::signs::{self, Duty};
 use crate::{demo, environment, local_node};
 
@@ -80,8 +81,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let context =
         controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
-    let election = Election::new(context.client.clone(), "terrane-up", TERMS);
-    let signs = signs::router(context.signs(election.leadership(), Duty::MustLead));
+    let candidacy = Candidacy::new(&context.client, "terrane-up", TERMS, NonZeroU16::MIN);
+    let signs = signs::router(context.signs(&candidacy, Duty::MustLead));
     let for_people = service.clone().merge(signs).merge(
         people::router(
             &administrator,
@@ -117,7 +118,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             () = catalogue => bail!("installed tools are no longer looked at"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
-                context.lead(election, stop_work.clone()).await?;
+                context.lead(candidacy, stop_work.clone()).await?;
                 // Told to stop: the rest goes on until running attempts have ended.
                 std::future::pending::<anyhow::Result<()>>().await
             } => ended.context("the controllers"),
@@ -179,7 +180,9 @@ async fn http_service(options: &Up, data: &Path, reviewer: Arc<KubeReviewer>) ->
         None => Place::Directory(data.join("artefacts")),
     };
     let objects = place.open(environment::texts()).await.context("open the artefacts")?;
-    let keys = Keyring::load_or_create(&data.join("keys")).context("open the keys of the artefacts")?;
+    let keys = Keyring::open(&data.join("keys"), &objects, FirstKey::Made)
+        .await
+        .context("open the keys of the artefacts")?;
     Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
 }
 
@@ -214,6 +217,7 @@ fn controllers(
         datastore_url,
         path: None,
         environment: tools.environment(),
+        secrets: RunnerSecrets::default(),
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     Ok(ControllersRole {

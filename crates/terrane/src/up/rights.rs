@@ -77,3 +77,52 @@ fn datastore_rules() -> Value {
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] },
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Group, resource and verb of each right.
+    fn flat(rules: &Value) -> BTreeSet<[String; 3]> {
+        let words = |value: &Value| -> Vec<String> {
+            value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let mut rights = BTreeSet::new();
+        for rule in rules.as_array().unwrap() {
+            for group in words(&rule["apiGroups"]) {
+                for resource in words(&rule["resources"]) {
+                    let verbs = words(&rule["verbs"]).into_iter();
+                    rights.extend(verbs.map(|verb| [group.clone(), resource.clone(), verb]));
+                }
+            }
+        }
+        rights
+    }
+
+    /// What the roles of the chart give a part, wherever they are bound.
+    fn of_chart(account: &str) -> BTreeSet<[String; 3]> {
+        let rendered = include_str!("../../../../charts/tests/rendered/default.yaml");
+        let of_part = [account.to_owned(), format!("{account}-tenant")];
+        let roles = rendered.split("\n---\n").filter(|document| {
+            document.lines().any(|line| ["kind: ClusterRole", "kind: Role"].contains(&line))
+        });
+        let roles = roles.map(|document| serde_saphyr::from_str::<Value>(document).unwrap());
+        let of_part = roles.filter(|role| of_part.iter().any(|name| role["metadata"]["name"] == **name));
+        of_part.flat_map(|role| flat(&role["rules"])).collect()
+    }
+
+    /// The chart's rights are compared with an audit log, both ways; `up` gives its parts the same and no more.
+    #[test]
+    fn the_parts_may_do_on_one_machine_what_they_may_on_a_cluster() {
+        for (account, rules) in [
+            (CONTROLLER_ACCOUNT, controller_rules()),
+            (DATASTORE_ACCOUNT, datastore_rules()),
+            (SERVER_ACCOUNT, crate::up::people::rules()),
+        ] {
+            assert_eq!(flat(&rules), of_chart(account), "{account}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! and a second controller that stands by.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod draining;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod inputs;
@@ -266,5 +267,6 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     let (code, _) = page(listen, "/v1/audit/default/slow").await.unwrap();
     assert_eq!(code, 401, "nobody without a token");
     end_role(second).await;
+    draining::a_datastore_that_is_told_to_stop_says_so_and_finishes_what_is_under_way(&terrane).await;
     end(terrane).await;
 }

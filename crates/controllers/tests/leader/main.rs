@@ -1,6 +1,9 @@
 //! Two candidates on one API: one acts at a time, and the one that was overtaken can write nothing more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod shards;
+
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use api::SYSTEM_NAMESPACE;
@@ -8,6 +11,7 @@ use controllers::Election;
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Options, Server};
 use engine::leader::{LEASE, Terms};
+use engine::shard::Shard;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -112,6 +116,46 @@ async fn the_other_stands_by_while_one_leads_and_follows_at_once_when_it_goes_in
     assert!(write(&first_client, "too-late").await.is_err());
     assert_eq!(within("the second follows", second.won()).await, 2);
     write(&second_client, "by-the-second").await.unwrap();
+    ground.server.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_leads_while_another_divides_the_fleet_into_another_number_of_shards() {
+    let ground = Ground::new().await;
+    let second = Shard::all(NonZeroU16::new(4).unwrap()).nth(1).unwrap();
+    let (mut whole, mut part) =
+        (ground.candidate("whole", CALM), ground.candidate("part", CALM).for_shard(second));
+    assert_eq!(within("the whole is led", whole.won()).await, 1);
+    for _ in 0..3 {
+        let begun = ground.renewed().await;
+        let renewed = async {
+            while ground.renewed().await == begun {
+                tokio::time::sleep(CALM.period).await;
+            }
+        };
+        tokio::select! {
+            _ = part.won() => panic!("a namespace has two leaders"),
+            () = whole.lost() => panic!("a term ended by itself"),
+            () = within("the first renews its Lease", renewed) => {}
+        }
+    }
+    whole.release().await;
+    assert_eq!(within("the part is led", part.won()).await, 1, "its Lease is another one");
+    let leases = Api::<Lease>::namespaced(ground.client(), SYSTEM_NAMESPACE);
+    let taken = leases.get(LEASE).await.unwrap().spec.unwrap().holder_identity;
+    let mut heir = ground.candidate("heir", CALM);
+    let part_is_renewed = async {
+        let begun = leases.get(&second.lease()).await.unwrap().metadata.resource_version;
+        while leases.get(&second.lease()).await.unwrap().metadata.resource_version == begun {
+            tokio::time::sleep(CALM.period).await;
+        }
+    };
+    tokio::select! {
+        _ = heir.won() => panic!("a namespace has two leaders"),
+        () = part.lost() => panic!("a term ended by itself"),
+        () = within("the part is renewed", part_is_renewed) => {}
+    }
+    assert_eq!(leases.get(LEASE).await.unwrap().spec.unwrap().holder_identity, taken, "nor was it tried");
     ground.server.stop().await;
 }
 
