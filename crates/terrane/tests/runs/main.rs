@@ -4,6 +4,7 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hooks;
 mod inputs;
 mod killed;
 mod split;
