@@ -1,8 +1,11 @@
 //! What a runner is told about its one attempt, and what it reports. Both are artefacts in the datastore, written once;
 //! no secret value stands in either.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::difference::Differences;
@@ -52,6 +55,9 @@ pub struct Description {
     /// What the layer gives to its code; the values of references come with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<GivenInputs>,
+    /// The script that was last run to its end: the same one need not be run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Sha256>,
 }
 
 /// What an attempt is given, and by which digest it knows that it is given that.
@@ -94,6 +100,12 @@ pub struct Outcome {
     pub tool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanOutcome>,
+    /// The script that was planned or run, by the digest that takes the place of a plan's bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Sha256>,
+    /// What hooks printed to be kept.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hook_outputs: BTreeMap<String, Value>,
     /// The digest of the whole log.
     pub log_sha256: Sha256,
 }
@@ -136,6 +148,10 @@ pub enum Reason {
     ToolUntrusted,
     /// The bundle, the path in it, a variable or the plan could not be used.
     BadInput,
+    /// A hook of the layer failed or took too long.
+    HookFailed,
+    /// The script in the place of the tool's apply failed or took too long.
+    ScriptFailed,
     /// The variables or the environment are not those that the run is about: nothing was planned or changed.
     InputsChanged,
     /// The tool was stopped by a signal.
@@ -159,6 +175,8 @@ impl Reason {
             Reason::ToolUntrusted => "ToolUntrusted",
             Reason::BadInput => "BadInput",
             Reason::InputsChanged => "InputsChanged",
+            Reason::HookFailed => "HookFailed",
+            Reason::ScriptFailed => "ScriptFailed",
             Reason::Interrupted => "Interrupted",
             Reason::DatastoreFull => "DatastoreFull",
         }

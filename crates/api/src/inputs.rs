@@ -1,4 +1,4 @@
-//! What a layer gives to its code beside the code: variables and the environment, as they are asked for. What is asked for of a Secret or
+//! What a layer gives to its code beside the code: variables, the environment, hooks and scripts, as they are asked for. What is asked for of a Secret or
 //! a ConfigMap stands here by reference; the values come in from outside, to be checked and to be told apart by a digest that says
 //! nothing about them to whoever does not have the key.
 
@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::hooks::{Hooks, Scripts};
 use crate::text::{DataKey, EnvironmentName, LayerPath, ObjectName, Sha256, VariableName};
 
 /// One variable of the root module.
@@ -70,6 +71,13 @@ pub struct KeyRef {
     pub name: ObjectName,
     /// The key of its data.
     pub key: DataKey,
+}
+
+impl KeyRef {
+    /// The object, where it is a ConfigMap.
+    pub fn config_map(&self) -> Object {
+        Object { kind: Kind::ConfigMap, name: self.name.clone() }
+    }
 }
 
 /// Each key of an object's data is a variable of that name, with the text as its value. Keys that cannot name a variable are left out.
@@ -155,6 +163,10 @@ pub struct Inputs {
     pub environment: Vec<EnvironmentVariable>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment_from: Vec<EnvironmentFrom>,
+    #[serde(default, skip_serializing_if = "Hooks::is_empty")]
+    pub hooks: Hooks,
+    #[serde(default, skip_serializing_if = "Scripts::is_empty")]
+    pub scripts: Scripts,
 }
 
 /// A kind of object that values come from.
@@ -273,6 +285,11 @@ impl Inputs {
             if let Some(object) = from.object() {
                 found.push(Reference::Whole(object, counts(from.rotates)));
             }
+        }
+        let of_hooks = self.hooks.all().filter_map(|hook| hook.config_map_ref.as_ref());
+        let of_scripts = self.scripts.all().filter_map(|script| script.config_map_ref.as_ref());
+        for text in of_hooks.chain(of_scripts) {
+            found.push(Reference::Key(text.config_map(), &text.key, Counts::Yes));
         }
         found
     }

@@ -1,12 +1,16 @@
 //! TerraformLayer: one root module with one state, kept equal to its code.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::backend::StateIdentity;
 use crate::difference::Difference;
+use crate::hooks::{Hooks, Scripts};
 use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Variable, VariablesFrom};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
@@ -113,6 +117,12 @@ pub struct TerraformLayerSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub environment_from: Vec<EnvironmentFrom>,
+    /// Commands around the steps of a plan and of an apply.
+    #[serde(default, skip_serializing_if = "Hooks::is_empty")]
+    pub hooks: Hooks,
+    /// Commands in the place of the tool's own apply.
+    #[serde(default, skip_serializing_if = "Scripts::is_empty")]
+    pub scripts: Scripts,
     /// What is done about differences between code and infrastructure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation_strategy: Option<RemediationStrategy>,
@@ -139,6 +149,8 @@ impl TerraformLayerSpec {
             variables_from: self.variables_from.clone(),
             environment: self.environment.clone(),
             environment_from: self.environment_from.clone(),
+            hooks: self.hooks.clone(),
+            scripts: self.scripts.clone(),
         }
     }
 }
@@ -264,9 +276,17 @@ pub struct TerraformLayerStatus {
     pub next_check: Option<Time>,
     #[serde(default, skip_serializing_if = "Revisions::is_empty")]
     pub revision: Revisions,
-    /// Tells the variables and the environment as they are now from others, and says nothing about them. None where the layer gives none.
+    /// Tells the variables, the environment, the hooks and the scripts as they are now from others, and says nothing about them. None where
+    /// the layer gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Sha256>,
+    /// Tells the script that was last run to its end, with its code and what it was given, from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Sha256>,
+    /// What hooks printed for it, by the name that they give; newer ones replace older ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::hooks::outputs_schema")]
+    pub hook_outputs: BTreeMap<String, Value>,
     /// The newest plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRef>,

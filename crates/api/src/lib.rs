@@ -8,6 +8,7 @@ pub mod backend;
 pub mod condition;
 pub mod difference;
 mod formats;
+pub mod hooks;
 pub mod inputs;
 pub mod layer;
 pub mod provider;

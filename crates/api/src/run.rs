@@ -1,9 +1,12 @@
 //! TerraformRun: one plan or apply, with its attempts. The spec never changes; a terminal state never changes.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::backend::StateIdentity;
 use crate::difference::Differences;
@@ -302,7 +305,7 @@ pub struct Attempt {
     pub log_digest: Option<Sha256>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// Why it ended as it did, in one word; `Stale`, `OutcomeUnknown` and the like are reasons, not states.
@@ -317,6 +320,13 @@ pub struct RunResult {
     /// The state that this run planned on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_identity: Option<StateIdentity>,
+    /// Tells the script that this run planned or ran, with its code and what it was given, from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Sha256>,
+    /// What hooks printed to be kept, by the name that they give.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::hooks::outputs_schema")]
+    pub hook_outputs: BTreeMap<String, Value>,
     /// Where the infrastructure differs from what this run planned.
     #[serde(default, skip_serializing_if = "Differences::is_empty")]
     pub differences: Differences,
@@ -335,6 +345,13 @@ pub struct PlanSummary {
     /// Outputs that would change; a plan can consist of these alone.
     #[serde(default)]
     pub outputs: u32,
+    /// 1 where a script of the layer's own would be run.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub scripts: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl PlanSummary {

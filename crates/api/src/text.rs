@@ -205,6 +205,12 @@ text!(
 );
 
 text!(
+    /// What a hook's output is known by.
+    OutputName, "a name of letters, digits, '_' and '-', starting with a letter", max 63,
+    form "^[A-Za-z][A-Za-z0-9_-]*$"
+);
+
+text!(
     /// A key in the data of a Secret or ConfigMap.
     DataKey, "a key of letters, digits, '_', '.' and '-'", max 253,
     form "^[A-Za-z0-9_.-]+$",

@@ -23,7 +23,6 @@ pub use pod::{Obstacle, can_still_work, obstacle};
 
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
-use api::difference::Differences;
 use api::inputs::{DigestKey, Inputs};
 use api::run::{Attempt, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
@@ -574,14 +573,8 @@ fn record(seen: &Observed<'_>, status: &TerraformRunStatus, ended: Ended) -> Dec
 fn give_up(seen: &Observed<'_>, status: &TerraformRunStatus, reason: &str, message: &str) -> Decision {
     let mut next = status.clone();
     next.finished_at = Some(Time(seen.now));
-    next.result = Some(RunResult {
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        summary: None,
-        plan_sha256: None,
-        state_identity: None,
-        differences: Differences::default(),
-    });
+    next.result =
+        Some(RunResult { reason: reason.to_owned(), message: message.to_owned(), ..RunResult::default() });
     let next = progress(seen, &next, RunState::Failed, reason, message);
     Decision { effects: vec![set(next)], wake: Wake::OnChange }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use api::attempt::{Description, PlanOutcome, PlanSource, Reason};
 use api::backend::Backend;
 use api::difference::Differences;
-use api::run::{Action, PlanSummary};
+use api::hooks::Moment;
+use api::run::{Action, Mode, PlanSummary};
 use api::text::Sha256;
 use datastore::client;
 use datastore::{Artefact, Attempt, Client};
@@ -21,10 +22,12 @@ use tofu::terragrunt::{self, Terragrunt};
 use tofu::{Planned, ProviderChoice, Report, Tool};
 
 use crate::ending::{Ending, Logged, Step, disk, fetch_failed, how, process_failed, store_failed};
+use crate::hooks::Outputs;
 use crate::inputs::Given;
 use crate::log::Log;
 use crate::providers::keep_providers_of_plan;
 use crate::proxy::RefusedLock;
+use crate::scripts::Script;
 use crate::toolbox::{NotFound, Toolbox};
 use crate::unpack::{layer_directory, unpack};
 
@@ -51,6 +54,8 @@ pub(crate) struct Work<'a> {
     pub(crate) refused_lock: RefusedLock,
     /// What the layer gives to its code, or why that cannot be used; taken by the first step.
     pub(crate) given: Step<Given>,
+    /// The same, once it is taken.
+    pub(crate) own: Given,
 }
 
 /// Where things are on disk. The same for every attempt of a layer: an absolute path that differed between plan and
@@ -69,7 +74,7 @@ impl Places {
         Self { source: root.join("source"), private: root.join("private"), spool: root.join("spool"), root }
     }
 
-    fn plan(&self) -> PathBuf {
+    pub(crate) fn plan(&self) -> PathBuf {
         self.private.join("plan")
     }
 }
@@ -94,7 +99,9 @@ impl Work<'_> {
     }
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
-        let given = std::mem::replace(&mut self.given, Ok(Given::default()))?;
+        self.own = std::mem::replace(&mut self.given, Ok(Given::default()))?;
+        let script = self.own.script(self.description.mode, &self.description.bundle);
+        let mut outputs = Outputs::new();
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
         let plan = match (self.description.action, &self.description.plan) {
@@ -105,24 +112,55 @@ impl Work<'_> {
             }
         };
         let mut ready = self.prepare(dir, tool_name).await?;
-        self.give_variables(&ready, &given).await?;
-        let choice = match &plan {
-            Some(plan) => keep_providers_of_plan(plan, &ready)?,
-            None => ProviderChoice::Open,
+        self.give_variables(&ready).await?;
+        let choice = match (&plan, &script) {
+            (Some(plan), None) => keep_providers_of_plan(plan, &ready)?,
+            (Some(_), Some(_)) | (None, _) => ProviderChoice::Open,
         };
+        self.hooks(Moment::BeforeInit, &ready, &mut outputs).await?;
         self.share_providers(&mut ready).await?;
         self.init(&ready, choice).await?;
+        self.hooks(Moment::AfterInit, &ready, &mut outputs).await?;
         let backend = self.settled_backend(&ready)?;
-        match plan {
-            None => self.plan(&ready, backend).await,
+        let ending = match plan {
+            None => self.plan(&ready, backend, script.as_ref(), &mut outputs).await?,
             Some(plan) => {
                 self.check_backend(backend.as_ref())?;
-                self.apply(&ready, &plan).await
+                self.change(&ready, &plan, script.as_ref(), &mut outputs).await?
             }
-        }
+        };
+        Ok(Ending { script: script.map(|script| script.digest), hook_outputs: outputs, ..ending })
     }
 
-    fn check_wish(&self) -> Step<()> {
+    /// Applies the plan, by the tool or by the layer's script, between the hooks for that.
+    async fn change(
+        &self,
+        ready: &Ready,
+        plan: &Path,
+        script: Option<&Script>,
+        outputs: &mut Outputs,
+    ) -> Step<Ending> {
+        let (before, after) = match self.description.mode {
+            Mode::Destroy => (Moment::BeforeDestroy, Moment::AfterDestroy),
+            Mode::Normal | Mode::RefreshOnly => (Moment::BeforeApply, Moment::AfterApply),
+        };
+        match script {
+            Some(script) => self.check_script(script, plan)?,
+            None => self.check_fresh(plan, ready).await?,
+        }
+        self.hooks(before, ready, outputs).await?;
+        let ending = match script {
+            Some(script) => {
+                let message = self.run_script(script, ready).await?;
+                Ending { exit_code: 0, ..Ending::failed(Reason::Succeeded, message) }
+            }
+            None => self.apply(ready, plan).await?,
+        };
+        self.hooks(after, ready, outputs).await?;
+        Ok(ending)
+    }
+
+    pub(crate) fn check_wish(&self) -> Step<()> {
         match *self.surroundings.stop.borrow() {
             Wish::GoOn => Ok(()),
             Wish::Stop => {
@@ -277,7 +315,14 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn plan(&self, ready: &Ready, backend: Option<Backend>) -> Step<Ending> {
+    async fn plan(
+        &self,
+        ready: &Ready,
+        backend: Option<Backend>,
+        script: Option<&Script>,
+        outputs: &mut Outputs,
+    ) -> Step<Ending> {
+        self.hooks(Moment::BeforePlan, ready, outputs).await?;
         self.check_wish()?;
         let file = self.places.plan();
         let mut text = Readable::default();
@@ -297,15 +342,23 @@ impl Work<'_> {
             Planned::Failed => return Err(self.tool_failed(&report, "plan", ready)),
         }
         let text = text.0;
+        self.hooks(Moment::AfterPlan, ready, outputs).await?;
         let base = base_state(&file).map_err(|error| Ending::bad_input(error.to_string()))?;
         // The plan is stored while the tool reads it again: neither changes it.
         let mut complaints = self.to_log();
+        let storing = async {
+            match script {
+                // What is stored in its place says what the tool would change, which is not known yet.
+                Some(_) => None,
+                None => Some(self.client.artefact_put_file(self.attempt, Artefact::Plan, &file).await),
+            }
+        };
         let (stored, text_stored, shown) = tokio::join!(
-            self.client.artefact_put_file(self.attempt, Artefact::Plan, &file),
+            storing,
             self.client.artefact_put(self.attempt, Artefact::PlanText, text.clone().into()),
             ready.tool.show_json(&file, &ready.dir, &ready.surroundings, &mut complaints),
         );
-        let (summary, differences, json) = match shown.map_err(process_failed)? {
+        let (mut summary, differences, json) = match shown.map_err(process_failed)? {
             Some(document) => {
                 // Its own marks first; then the values we know to be secret, whether or not the code marks them.
                 let mut shown =
@@ -319,7 +372,14 @@ impl Work<'_> {
             None => (tofu::plan::summary_from_text(&text).unwrap_or_default(), Differences::default(), None),
         };
         let store = |error| store_failed(&error);
-        let sha256 = stored.map_err(store)?;
+        let sha256 = match (stored, script) {
+            (Some(stored), _) => stored.map_err(store)?,
+            (None, None) => return Err(Ending::bad_input("the plan was not stored")),
+            (None, Some(script)) => {
+                let document = self.plan_script(script, &file, &mut summary).await?;
+                self.client.artefact_put_file(self.attempt, Artefact::Plan, &document).await.map_err(store)?
+            }
+        };
         text_stored.map_err(store)?;
         let message = describe(&summary, &differences);
         // The end of the log travels beside the last artefact. Should that fail, the log says so as well.
@@ -341,11 +401,11 @@ impl Work<'_> {
                 backend,
             })),
             logged: Logged::Yes,
+            ..Ending::failed(Reason::Succeeded, "")
         })
     }
 
     async fn apply(&self, ready: &Ready, file: &Path) -> Step<Ending> {
-        self.check_fresh(file, ready).await?;
         self.check_wish()?;
         let mut last = String::new();
         let mut lines = |_: Stream, line: &str| {
@@ -368,7 +428,7 @@ impl Work<'_> {
             } else {
                 (last, Logged::Yes)
             };
-            return Ok(Ending { reason: Reason::Succeeded, message, exit_code: 0, plan: None, logged });
+            return Ok(Ending { exit_code: 0, logged, ..Ending::failed(Reason::Succeeded, message) });
         }
         let mut ending = self.tool_failed(&report, "apply", ready);
         if let Some(words) = rescued {
@@ -438,7 +498,7 @@ impl Work<'_> {
                 }),
             ),
         };
-        Ending { reason, message, exit_code, plan: None, logged: Logged::NotYet }
+        Ending { exit_code, ..Ending::failed(reason, message) }
     }
 
     pub(crate) fn to_log(&self) -> impl FnMut(Stream, &str) + Send {
@@ -473,6 +533,10 @@ fn uses_our_backend(code: &Code) -> bool {
 }
 
 fn describe(summary: &PlanSummary, differences: &Differences) -> String {
+    if summary.scripts > 0 {
+        let tools = PlanSummary { scripts: 0, ..*summary };
+        return format!("The script is to be run; by the tool: {}", describe(&tools, differences));
+    }
     if !summary.has_changes() {
         // A plan that only refreshes counts nothing as a change.
         return if differences.is_empty() {

@@ -1,8 +1,11 @@
 //! How an attempt ends, and which failure leads to which reason.
 
 use api::attempt::{PlanOutcome, Reason};
+use api::text::Sha256;
 use datastore::client;
 use tofu::Report;
+
+use crate::hooks::Outputs;
 
 /// How an attempt ended.
 #[derive(Debug)]
@@ -11,6 +14,9 @@ pub(crate) struct Ending {
     pub(crate) message: String,
     pub(crate) exit_code: i32,
     pub(crate) plan: Option<Box<PlanOutcome>>,
+    /// The script that was planned, or run to its end.
+    pub(crate) script: Option<Sha256>,
+    pub(crate) hook_outputs: Outputs,
     pub(crate) logged: Logged,
 }
 
@@ -23,7 +29,15 @@ pub(crate) enum Logged {
 
 impl Ending {
     pub(crate) fn failed(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), exit_code: 1, plan: None, logged: Logged::NotYet }
+        Self {
+            reason,
+            message: message.into(),
+            exit_code: 1,
+            plan: None,
+            script: None,
+            hook_outputs: Outputs::new(),
+            logged: Logged::NotYet,
+        }
     }
 
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {

@@ -8,13 +8,17 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::attempt::{GivenInputs, Reason};
-use api::inputs::{Contents, Data, Format, Inputs, Kind, Object, ValueSource};
-use api::text::{EnvironmentName, LayerPath, VariableName};
+use api::hooks::{Moment, script_digest};
+use api::inputs::{Contents, Data, Format, Inputs, KeyRef, Kind, Object, ValueSource};
+use api::run::Mode;
+use api::text::{EnvironmentName, LayerPath, Sha256, VariableName};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
 use crate::attempt::{Ready, Work};
 use crate::ending::{Ending, Step, disk};
+use crate::hooks::{Command, Text};
+use crate::scripts::Script;
 
 /// The tool reads such files by itself, in the order of their names, in every command and whatever version it is. These are the last:
 /// a name that begins with a tilde comes after all that begin with a letter.
@@ -27,8 +31,18 @@ pub(crate) struct Given {
     variables: Map<String, Value>,
     files: Vec<LayerPath>,
     pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) hooks: BTreeMap<Moment, Vec<Command>>,
+    scripts: BTreeMap<Mode, (Command, Sha256)>,
     /// Words for the log on what was left out.
     remarks: Vec<String>,
+}
+
+impl Given {
+    /// The script in the place of what the tool would do in this mode, on these files.
+    pub(crate) fn script(&self, mode: Mode, bundle: &Sha256) -> Option<Script> {
+        let (command, inputs) = self.scripts.get(&mode)?;
+        Some(Script { command: command.clone(), digest: script_digest(mode, bundle, inputs) })
+    }
 }
 
 /// What was read, and what must not be shown of it. The latter is known also where the former cannot be used.
@@ -71,7 +85,37 @@ fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretStr
         }
         Err(missing) => return Err(changed(&missing.to_string())),
     }
-    gather(&told.inputs, &contents)
+    let mut given = gather(&told.inputs, &contents)?;
+    for moment in Moment::ALL {
+        let hooks = told.inputs.hooks.at(moment).iter().filter_map(|hook| {
+            let text =
+                text(hook.inline.as_ref(), hook.config_map_ref.as_ref(), hook.path.as_ref(), &contents)?;
+            Some(Command::of_hook(hook, text))
+        });
+        given.hooks.insert(moment, hooks.collect());
+    }
+    for mode in [Mode::Normal, Mode::Destroy] {
+        let Some(script) = told.inputs.scripts.of(mode) else { continue };
+        let found =
+            text(script.inline.as_ref(), script.config_map_ref.as_ref(), script.path.as_ref(), &contents);
+        if let Some(text) = found {
+            let timeout = script.timeout.map(|span| span.get());
+            let command = Command { text, arguments: script.args.clone(), timeout, output_to: None };
+            given.scripts.insert(mode, (command, told.digest.clone()));
+        }
+    }
+    Ok(given)
+}
+
+fn text(
+    inline: Option<&String>,
+    config_map: Option<&KeyRef>,
+    path: Option<&LayerPath>,
+    contents: &Contents,
+) -> Option<Text> {
+    let here = |text: &[u8]| Text::Here(text.to_vec());
+    let referred = || Some(here(contents.get(&config_map?.config_map())?.get(config_map?.key.as_str())?));
+    inline.map(|text| here(text.as_bytes())).or_else(referred).or_else(|| path.cloned().map(Text::File))
 }
 
 /// The keys of a mounted object. What begins with two dots is the kubelet's own.
@@ -227,7 +271,8 @@ fn environment_words(object: &Object, what: &str, bytes: &[u8]) -> Step<String> 
 
 impl Work<'_> {
     /// Puts the variables where the tool finds them, in an order in which the later win: files of the repository, then values.
-    pub(crate) async fn give_variables(&self, ready: &Ready, given: &Given) -> Step<()> {
+    pub(crate) async fn give_variables(&self, ready: &Ready) -> Step<()> {
+        let given = &self.own;
         for remark in &given.remarks {
             self.log.line(remark);
         }
@@ -259,7 +304,7 @@ fn copy_name(index: usize, file: &LayerPath) -> String {
     format!("{FILE_PREFIX}{index:02}-{stem}{kind}")
 }
 
-fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(content)
 }

@@ -4,11 +4,13 @@
 mod attempt;
 mod backend;
 mod ending;
+mod hooks;
 mod inputs;
 mod log;
 mod mask;
 mod providers;
 mod proxy;
+mod scripts;
 mod state;
 mod toolbox;
 pub mod unpack;
@@ -184,6 +186,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         backend_variables,
         refused_lock,
         given,
+        own: Given::default(),
     };
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.
@@ -271,6 +274,8 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
         message: "the runner stopped serving the state".to_owned(),
         exit_code: 1,
         plan: None,
+        script: None,
+        hook_outputs: Default::default(),
         logged: Logged::NotYet,
     };
     ((ending, attempt::empty_digest()), Ok(()))
@@ -414,6 +419,8 @@ async fn report(
         finished_at: Timestamp::now(),
         tool: tool.clone(),
         plan: ending.plan.as_deref().cloned(),
+        script: ending.script.clone(),
+        hook_outputs: ending.hook_outputs.clone(),
         log_sha256: log_sha256.clone(),
     };
     let content = serde_json::to_vec(&outcome).map_err(|error| Error::Malformed(error.to_string()))?;

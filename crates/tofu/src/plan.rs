@@ -263,7 +263,7 @@ mod tests {
                 "p": {"actions": ["no-op"]}}
         });
         let shown = read(&serde_json::to_vec(&document).unwrap()).unwrap();
-        assert_eq!(shown.plan.summary, PlanSummary { add: 1, change: 1, destroy: 1, outputs: 1 });
+        assert_eq!(shown.plan.summary, PlanSummary { add: 1, change: 1, destroy: 1, outputs: 1, scripts: 0 });
         let text = format!("{} {}", shown.redacted, serde_json::to_string(&shown.plan).unwrap());
         assert!(!text.contains("CANARY"), "{text}");
         let [update, _] = shown.plan.changes.as_slice() else { panic!("{:?}", shown.plan) };
@@ -283,7 +283,7 @@ mod tests {
     fn old_tools_are_understood_by_their_last_line() {
         assert_eq!(
             summary_from_text("x\nPlan: 2 to add, 1 to change, 30 to destroy.\n"),
-            Some(PlanSummary { add: 2, change: 1, destroy: 30, outputs: 0 })
+            Some(PlanSummary { add: 2, change: 1, destroy: 30, outputs: 0, scripts: 0 })
         );
         assert_eq!(summary_from_text("No changes."), None);
     }

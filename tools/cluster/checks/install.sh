@@ -25,6 +25,8 @@ check_install() {
     grep --quiet '^Terrane .* works in default\.$' "$work/notes" || fail "the notes do not say where Terrane works: $(<"$work/notes")"
     ready hello >/dev/null || fail "the example is not applied"
     eventually 120 "so is the layer with values of a ConfigMap and a Secret" ready hello-values
+    eventually 120 "so is the layer with hooks" ready hello-hooks
+    eventually 120 "and the one with a script" ready hello-script
     say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
     check_policies

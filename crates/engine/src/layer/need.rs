@@ -129,6 +129,13 @@ fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
 }
 
 pub(super) fn words_of(summary: PlanSummary) -> String {
+    if summary.scripts > 0 {
+        let tools = PlanSummary { scripts: 0, ..summary };
+        return match tools.has_changes() {
+            true => format!("a script to run, by the tool's plan {}", words_of(tools)),
+            false => "a script to run".to_owned(),
+        };
+    }
     if summary.add + summary.change + summary.destroy == 0 {
         return "only outputs change".to_owned();
     }

@@ -1,13 +1,16 @@
 //! What people read of a decision: the status and its conditions. Nothing here decides, and nothing that merely moves with time
 //! is written.
 
+use std::collections::BTreeMap;
+
 use api::backend::StateIdentity;
 use api::condition::{self, Truth};
 use api::layer::{DriftStatus, LayerState, PlanRef, Revisions, RunRef};
-use api::run::{PlanSummary, RunState};
+use api::run::{PlanSummary, RunResult, RunState};
 use api::{TerraformLayerStatus, TerraformRun};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
 
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
@@ -59,6 +62,11 @@ pub(super) fn status(
             Read::Present(Ok(inputs)) => inputs.clone(),
             Read::Present(Err(_)) | Read::Absent | Read::Unknown => before.inputs,
         },
+        script: match history.in_place {
+            Some(run) => result(run).and_then(|result| result.script.clone()),
+            None => before.script,
+        },
+        hook_outputs: hook_outputs(seen, history, before.hook_outputs),
         plan: planned.map(|plan| PlanRef {
             run: plan.run.metadata.name.clone().unwrap_or_default(),
             attempt: plan.attempt,
@@ -82,10 +90,29 @@ pub(super) fn status(
     status
 }
 
+fn result(run: &TerraformRun) -> Option<&RunResult> {
+    run.status.as_ref()?.result.as_ref()
+}
+
 /// The state that the newest plan of any kind was made on. O(runs kept).
 fn planned_on<'a>(history: &History<'a>) -> Option<&'a StateIdentity> {
-    let of = |run: &&'a TerraformRun| run.status.as_ref()?.result.as_ref()?.state_identity.as_ref();
-    history.newest_first.iter().find_map(of)
+    history.newest_first.iter().find_map(|run| result(run)?.state_identity.as_ref())
+}
+
+/// The newest of each that some hook is still asked for. O(runs kept and their outputs).
+fn hook_outputs(
+    seen: &Observed<'_>,
+    history: &History<'_>,
+    mut known: BTreeMap<String, Value>,
+) -> BTreeMap<String, Value> {
+    for outputs in history.newest_first.iter().rev().filter_map(|run| Some(&result(run)?.hook_outputs)) {
+        known.extend(outputs.iter().map(|(name, value)| (name.clone(), value.clone())));
+    }
+    let hooks = &seen.layer.spec.hooks;
+    let is_asked_for =
+        |name: &str| hooks.all().any(|hook| hook.output_to.as_ref().is_some_and(|to| to.as_str() == name));
+    known.retain(|name, _| is_asked_for(name));
+    known
 }
 
 fn drift_status(plan: &Plan<'_>) -> DriftStatus {
@@ -184,7 +211,11 @@ fn run_ref(run: &TerraformRun, before: &TerraformLayerStatus, now: Timestamp) ->
 
 /// In Burrito's words as long as the plan is one.
 fn result_words(history: &History<'_>, plan: &Plan<'_>) -> String {
-    let PlanSummary { add, change, destroy, .. } = plan.summary;
+    let PlanSummary { add, change, destroy, scripts, .. } = plan.summary;
+    if scripts > 0 {
+        let is_done = history.apply.is_some_and(has_succeeded);
+        return if is_done { "Applied by a script" } else { "Plan: a script to run" }.to_owned();
+    }
     if plan.summary.has_changes() && history.apply.is_some_and(has_succeeded) {
         return format!("Applied: {add} created, {change} updated, {destroy} deleted");
     }

@@ -29,6 +29,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         backend,
         plan,
         inputs,
+        // Whether a script is to be run again; what was planned on it counts.
+        script: _,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());

@@ -49,6 +49,7 @@ pub(super) fn describe(
             }),
             None => None,
         },
+        script: layer.status.as_ref().and_then(|status| status.script.clone()),
     })
 }
 

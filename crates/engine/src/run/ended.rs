@@ -2,7 +2,6 @@
 
 use api::attempt::{Outcome, PlanOutcome, Reason};
 use api::backend::{Backend, StateIdentity};
-use api::difference::Differences;
 use api::run::{Action, Attempt, RunResult};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus};
@@ -52,6 +51,8 @@ impl Ended {
                 | Reason::Stale
                 | Reason::StateMoved
                 | Reason::BadInput
+                | Reason::HookFailed
+                | Reason::ScriptFailed
                 | Reason::Interrupted
                 | Reason::DatastoreFull,
                 Action::Apply,
@@ -62,6 +63,8 @@ impl Ended {
                 | Reason::StateMoved
                 | Reason::BadInput
                 | Reason::InputsChanged
+                | Reason::HookFailed
+                | Reason::ScriptFailed
                 | Reason::Interrupted
                 | Reason::StateLocked
                 | Reason::ToolMissing
@@ -84,6 +87,8 @@ impl Ended {
                 summary: plan.map(|p| p.summary),
                 plan_sha256: plan.map(|p| p.sha256.clone()),
                 state_identity: plan.map(|p| identity(run, p)),
+                script: outcome.script.clone(),
+                hook_outputs: outcome.hook_outputs.clone(),
                 differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),
             },
             next,
@@ -93,14 +98,7 @@ impl Ended {
     /// It never began.
     fn nothing_done(reason: &str, message: &str, now: Timestamp, next: Next) -> Self {
         let (reason, message) = (reason.to_owned(), message.to_owned());
-        let result = RunResult {
-            reason: reason.clone(),
-            message: message.clone(),
-            summary: None,
-            plan_sha256: None,
-            state_identity: None,
-            differences: Differences::default(),
-        };
+        let result = RunResult { reason: reason.clone(), message: message.clone(), ..RunResult::default() };
         Self { reason, message, exit_code: None, finished_at: now, tool: None, log: None, result, next }
     }
 
@@ -161,14 +159,7 @@ impl Ended {
             finished_at: now,
             tool: None,
             log: None,
-            result: RunResult {
-                reason: reason.to_owned(),
-                message,
-                summary: None,
-                plan_sha256: None,
-                state_identity: None,
-                differences: Differences::default(),
-            },
+            result: RunResult { reason: reason.to_owned(), message, ..RunResult::default() },
             next,
         }
     }

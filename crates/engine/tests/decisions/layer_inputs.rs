@@ -3,9 +3,10 @@
 use crate::world::{World, adds, destroys, world};
 use api::condition;
 use api::layer::{DeletionPolicy, LayerState};
-use api::run::{Action, Mode, PlanSummary, TerraformRun, TriggerKind};
+use api::run::{Action, Mode, PlanSummary, RunResult, TerraformRun, TriggerKind};
 use api::text::Sha256;
 use engine::Read;
+use serde_json::json;
 
 fn given(word: &str) -> Read<Result<Option<Sha256>, String>> {
     Read::Present(Ok(Some(Sha256::of(word.as_bytes()))))
@@ -136,4 +137,39 @@ fn a_destroy_waits_for_what_is_missing_and_says_how_to_go_without() {
     world.step();
     assert_eq!(world.active_action(), Some(Action::Apply));
     assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"three")));
+}
+
+/// The result of the newest run of an action.
+fn result(world: &mut World, action: Action) -> &mut RunResult {
+    let run = world.runs.iter_mut().rev().find(|run| run.spec.action == action).unwrap();
+    run.status.as_mut().unwrap().result.as_mut().unwrap()
+}
+
+#[test]
+fn what_hooks_printed_and_which_script_was_run_is_told() {
+    let mut world = applied();
+    let hook = json!({ "afterApply": [{ "inline": "x", "outputTo": "kept" }] });
+    world.layer.spec.hooks = serde_json::from_value(hook).unwrap();
+    let script = Some(Sha256::of(b"script"));
+    let printed = result(&mut world, Action::Apply);
+    printed.script = script.clone();
+    printed.hook_outputs = [("kept".to_owned(), json!({ "a": 1 })), ("unasked".to_owned(), json!({}))].into();
+    world.step();
+    assert_eq!(world.status().script, script);
+    assert_eq!(json!(world.status().hook_outputs), json!({ "kept": { "a": 1 } }));
+    world.runs.clear();
+    world.step();
+    assert_eq!(json!(world.status().hook_outputs), json!({ "kept": { "a": 1 } }), "the status remembers");
+    assert_eq!(world.status().script, script);
+}
+
+#[test]
+fn a_script_to_run_is_a_change_that_waits_for_a_word() {
+    let mut world = world();
+    world.step();
+    world.succeed(PlanSummary { scripts: 1, ..PlanSummary::default() });
+    let decision = world.step();
+    assert_eq!(decision.status.state, Some(LayerState::ApplyNeeded));
+    assert!(decision.status.why.unwrap().contains("a script to run: terrane approve"));
+    assert_eq!(decision.status.last_result.as_deref(), Some("Plan: a script to run"));
 }

@@ -263,8 +263,7 @@ fn finish(
             message: format!("it ended with {reason}"),
             summary,
             plan_sha256: plan,
-            state_identity: None,
-            differences: Differences::default(),
+            ..RunResult::default()
         }),
         ..TerraformRunStatus::default()
     });
@@ -312,6 +311,8 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
             serial: None,
             backend: None,
         }),
+        script: None,
+        hook_outputs: BTreeMap::new(),
         log_sha256: Sha256::of(b""),
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, bail};
-use api::inputs::ValueSource;
+use api::hooks::{Moment, Script};
+use api::inputs::{KeyRef, ValueSource};
+use api::text::LayerPath;
 use api::{TerraformLayer, TerraformLayerSpec, TerraformRun};
 use clap::Args;
 use jiff::Timestamp;
@@ -87,7 +89,13 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     if let Some(workspace) = &spec.workspace {
         text.line("Workspace", workspace.as_str());
     }
-    for (label, given) in [("Variables", variables(spec)), ("Environment", environment(spec))] {
+    let given = [
+        ("Variables", variables(spec)),
+        ("Environment", environment(spec)),
+        ("Hooks", hooks(spec)),
+        ("Scripts", scripts(spec)),
+    ];
+    for (label, given) in given {
         if !given.is_empty() {
             text.line(label, &given.join(", "));
         }
@@ -116,6 +124,10 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     }
     if status.consecutive_failures > 0 {
         text.line("Failures", &format!("{} in a row", status.consecutive_failures));
+    }
+    if !status.hook_outputs.is_empty() {
+        let outputs = status.hook_outputs.iter().map(|(name, value)| format!("{name}: {value}"));
+        text.block("hook outputs", outputs.collect::<Vec<_>>().iter().map(String::as_str));
     }
     text.conditions(&status.conditions, now);
     let rows = runs.iter().map(|run| {
@@ -147,6 +159,29 @@ fn environment(spec: &TerraformLayerSpec) -> Vec<String> {
     let objects = objects.map(|object| format!("all of {object}"));
     let single = spec.environment.iter().map(|one| named(one.name.as_str(), one.value_from.as_ref()));
     objects.chain(single).collect()
+}
+
+/// When they run, and where their text is.
+fn hooks(spec: &TerraformLayerSpec) -> Vec<String> {
+    let all = Moment::ALL
+        .into_iter()
+        .flat_map(|moment| spec.hooks.at(moment).iter().map(move |hook| (moment, hook)));
+    all.map(|(moment, hook)| placed(moment.as_str(), hook.config_map_ref.as_ref(), hook.path.as_ref()))
+        .collect()
+}
+
+fn scripts(spec: &TerraformLayerSpec) -> Vec<String> {
+    let of = |name: &str, script: &Script| placed(name, script.config_map_ref.as_ref(), script.path.as_ref());
+    let apply = spec.scripts.apply.iter().map(|script| of("apply", script));
+    apply.chain(spec.scripts.destroy.iter().map(|script| of("destroy", script))).collect()
+}
+
+fn placed(name: &str, config_map: Option<&KeyRef>, path: Option<&LayerPath>) -> String {
+    match (config_map, path) {
+        (Some(key), _) => format!("{name} from {}", key.config_map()),
+        (None, Some(path)) => format!("{name} by {path}"),
+        (None, None) => name.to_owned(),
+    }
 }
 
 fn named(name: &str, from: Option<&ValueSource>) -> String {

@@ -69,5 +69,9 @@ pub(super) fn counts(summary: PlanSummary) -> String {
         1 => ", 1 output changes".to_owned(),
         more => format!(", {more} outputs change"),
     };
-    format!("{} to add, {} to change, {} to destroy{outputs}", summary.add, summary.change, summary.destroy)
+    let script = if summary.scripts > 0 { ", a script to run" } else { "" };
+    format!(
+        "{} to add, {} to change, {} to destroy{outputs}{script}",
+        summary.add, summary.change, summary.destroy
+    )
 }

@@ -5,6 +5,7 @@
 mod draining;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hooks;
 mod inputs;
 mod killed;
 mod split;
