@@ -18,6 +18,7 @@ mod traffic;
 mod up;
 
 use std::ffi::OsString;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    end_quietly_without_readers();
+    silence_without_readers();
     let arguments = arguments::parse(invocation);
     if let Command::Shim(shim) = arguments.command {
         return node::shim::main([shim.directory.into_os_string()]);
@@ -53,24 +54,31 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
-    match runtime.block_on(dispatch(arguments)) {
-        Ok(code) => code,
-        Err(error) => fail(&error),
+    match std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(dispatch(arguments)))) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => fail(&error),
+        Err(panic) => match panic.downcast_ref::<String>() {
+            Some(said) if is_without_readers(said) => ExitCode::from(BY_SIGPIPE),
+            Some(_) | None => std::panic::resume_unwind(panic),
+        },
     }
 }
 
-/// `terrane history | head` ends when `head` has seen enough, as every program in a pipe does, and not with a panic. The status is the
-/// one that shells give to a program that ended by SIGPIPE.
-fn end_quietly_without_readers() {
-    const BY_SIGPIPE: i32 = 128 + 13;
+/// The status that shells give to a program that ended by SIGPIPE.
+const BY_SIGPIPE: u8 = 128 + 13;
+
+/// `terrane history | head` ends when `head` has seen enough, as every program in a pipe does, and not with the words of a panic.
+fn silence_without_readers() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let said = panic.payload_as_str().unwrap_or_default();
-        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
-            std::process::exit(BY_SIGPIPE);
+        if !panic.payload_as_str().is_some_and(is_without_readers) {
+            others(panic);
         }
-        others(panic);
     }));
+}
+
+fn is_without_readers(panic: &str) -> bool {
+    panic.starts_with("failed printing to stdout") && panic.contains("Broken pipe")
 }
 
 /// The one argument of a shim that was called as the node calls it.
