@@ -9,4 +9,5 @@ mod layer_history;
 mod layer_inputs;
 mod repository;
 mod run;
+mod run_canceled;
 mod world;

@@ -1,5 +1,6 @@
 //! What a run needs next, step by step, and what must never happen whatever was read.
 
+use crate::run_canceled::cancel;
 use crate::world::{World, adds, outcome, settings, world};
 use api::attempt::{Description, Outcome, Reason};
 use api::audit::Entry;
@@ -7,7 +8,7 @@ use api::backend::Backend;
 use api::inputs::DigestKey;
 use api::run::{Action, RunState};
 use api::text::Sha256;
-use api::{TerraformRun, TerraformRunStatus, annotation};
+use api::{TerraformRun, TerraformRunStatus};
 use engine::queue::{Limit, Slot, Urgency};
 use engine::run::{Decision, Effect, Lock, Observed, decide, is_done_with, waiting};
 use engine::{Read, Settings};
@@ -17,24 +18,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use serde_json::json;
 
-struct Scene {
-    world: World,
-    run: TerraformRun,
-    pod: Read<Pod>,
-    outcome: Read<Outcome>,
-    lock: Read<Lock>,
-    bundle: Read<Result<Sha256, String>>,
-    slot: Read<Slot>,
-    described: Read<Description>,
-    refused: Option<String>,
-    full: Option<String>,
-    digest_key: DigestKey,
-    settings: Settings,
-    now: Timestamp,
-    audit: Vec<Entry>,
+pub(crate) struct Scene {
+    pub(crate) world: World,
+    pub(crate) run: TerraformRun,
+    pub(crate) pod: Read<Pod>,
+    pub(crate) outcome: Read<Outcome>,
+    pub(crate) lock: Read<Lock>,
+    pub(crate) bundle: Read<Result<Sha256, String>>,
+    pub(crate) slot: Read<Slot>,
+    pub(crate) described: Read<Description>,
+    pub(crate) refused: Option<String>,
+    pub(crate) full: Option<String>,
+    pub(crate) digest_key: DigestKey,
+    pub(crate) settings: Settings,
+    pub(crate) now: Timestamp,
+    pub(crate) audit: Vec<Entry>,
 }
 
-fn scene(action: Action) -> Scene {
+pub(crate) fn scene(action: Action) -> Scene {
     let mut world = world().auto_apply();
     world.step();
     if action == Action::Apply {
@@ -62,11 +63,11 @@ fn scene(action: Action) -> Scene {
 }
 
 impl Scene {
-    fn decide(&self) -> Decision {
+    pub(crate) fn decide(&self) -> Decision {
         decide(&self.view())
     }
 
-    fn view(&self) -> Observed<'_> {
+    pub(crate) fn view(&self) -> Observed<'_> {
         Observed {
             now: self.now,
             run: &self.run,
@@ -86,12 +87,12 @@ impl Scene {
     }
 
     /// Does what the decision says; the world answers as API and datastore would.
-    fn step(&mut self) -> Vec<&'static str> {
+    pub(crate) fn step(&mut self) -> Vec<&'static str> {
         let decision = self.decide();
         decision.effects.into_iter().map(|effect| self.take_effect(effect)).collect()
     }
 
-    fn take_effect(&mut self, effect: Effect) -> &'static str {
+    pub(crate) fn take_effect(&mut self, effect: Effect) -> &'static str {
         match effect {
             Effect::TakeLock { .. } => {
                 let fence = self.lock.as_ref().present().map_or(0, |lock| lock.fence) + 1;
@@ -128,7 +129,7 @@ impl Scene {
         }
     }
 
-    fn pod_becomes(&mut self, phase: &str, exit_code: i32) {
+    pub(crate) fn pod_becomes(&mut self, phase: &str, exit_code: i32) {
         let Read::Present(pod) = &mut self.pod else { panic!("no pod") };
         let status = json!({ "phase": phase, "containerStatuses": [{
             "name": "runner", "image": "", "imageID": "", "ready": false, "restartCount": 0,
@@ -136,16 +137,16 @@ impl Scene {
         pod.status = serde_json::from_value(status).unwrap();
     }
 
-    fn ends(&mut self, reason: Reason) {
+    pub(crate) fn ends(&mut self, reason: Reason) {
         self.pod_becomes(if reason == Reason::Succeeded { "Succeeded" } else { "Failed" }, 1);
         self.outcome = Read::Present(outcome(self.run.spec.action, reason, self.now));
     }
 
-    fn status(&self) -> TerraformRunStatus {
+    pub(crate) fn status(&self) -> TerraformRunStatus {
         self.run.status.clone().unwrap_or_default()
     }
 
-    fn state(&self) -> Option<RunState> {
+    pub(crate) fn state(&self) -> Option<RunState> {
         self.status().state
     }
 }
@@ -645,104 +646,6 @@ fn an_attempt_written_down_before_a_crash_waits_for_room_too() {
     scene.slot = Read::Present(Slot::Free);
     assert!(scene.decide().wants_runner());
     assert_eq!(scene.step(), ["set status", "create pod"]);
-}
-
-fn cancel(scene: &mut Scene) {
-    let annotations = scene.run.metadata.annotations.get_or_insert_default();
-    annotations.insert(annotation::CANCEL.into(), "yes".into());
-}
-
-#[test]
-fn a_run_canceled_before_it_started_never_starts_and_is_done_with_its_lock() {
-    let mut waits = scene(Action::Apply);
-    waits.step();
-    cancel(&mut waits);
-    assert_eq!(waits.step(), ["set status"]);
-    assert!(is_done_with(&waits.run, 1));
-    assert_eq!(waits.state(), Some(RunState::Failed));
-    assert_eq!(waits.status().result.unwrap().reason, "Canceled");
-    assert!(waits.step().is_empty());
-
-    let mut written_down = scene(Action::Apply);
-    written_down.step();
-    written_down.step();
-    written_down.pod = Read::Absent;
-    written_down.outcome = Read::Absent;
-    cancel(&mut written_down);
-    assert_eq!(written_down.step(), ["set status", "delete pod"]);
-    assert!(is_done_with(&written_down.run, 1));
-    assert_eq!(written_down.status().result.unwrap().reason, "Canceled");
-}
-
-#[test]
-fn a_running_attempt_is_asked_to_stop_once_and_its_own_word_counts() {
-    for (reason, state, told) in [
-        (Reason::Interrupted, RunState::Failed, "Canceled"),
-        (Reason::ToolFailed, RunState::Failed, "Canceled"),
-        (Reason::Succeeded, RunState::Succeeded, "Succeeded"),
-    ] {
-        for action in [Action::Plan, Action::Apply] {
-            let mut scene = scene(action);
-            while !matches!(scene.pod, Read::Present(_)) {
-                scene.step();
-            }
-            let Read::Present(pod) = &mut scene.pod else { panic!() };
-            pod.spec.as_mut().unwrap().node_name = Some("node".into());
-            scene.step();
-            cancel(&mut scene);
-            assert_eq!(scene.step(), ["set status", "stop pod"]);
-            assert_eq!(scene.step(), ["keep status"], "asked once");
-            assert_eq!(scene.state(), Some(RunState::Running), "it may still save its state");
-            scene.ends(reason);
-            let done = scene.step();
-            assert_eq!(done.first(), Some(&"set status"));
-            assert_eq!(scene.state(), Some(state), "{reason:?} {action:?}");
-            assert_eq!(scene.status().result.unwrap().reason, told);
-        }
-    }
-}
-
-#[test]
-fn a_canceled_apply_that_ends_without_a_word_is_unknown_all_the_same() {
-    let mut scene = scene(Action::Apply);
-    scene.step();
-    scene.step();
-    let Read::Present(pod) = &mut scene.pod else { panic!() };
-    pod.spec.as_mut().unwrap().node_name = Some("node".into());
-    cancel(&mut scene);
-    scene.step();
-    scene.pod_becomes("Failed", 137);
-    scene.outcome = Read::Absent;
-    scene.step();
-    assert_eq!(scene.status().result.unwrap().reason, "OutcomeUnknown");
-}
-
-#[test]
-fn a_pod_deleted_before_it_had_a_node_never_ran() {
-    let mut scene = scene(Action::Apply);
-    scene.step();
-    scene.step();
-    let Read::Present(pod) = &mut scene.pod else { panic!() };
-    pod.metadata.deletion_timestamp = Some(Time(scene.now));
-    scene.outcome = Read::Absent;
-    assert_eq!(scene.step(), ["set status", "delete pod"]);
-    assert_eq!(
-        scene.state(),
-        Some(RunState::FailureGracePeriod),
-        "nothing was changed: it may be tried again"
-    );
-    assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("PodDeleted"));
-}
-
-#[test]
-fn a_layer_can_name_the_run_to_cancel() {
-    let mut scene = scene(Action::Plan);
-    let name = scene.run.metadata.name.clone().unwrap();
-    scene.world.annotate(annotation::CANCEL, "another-run");
-    assert!(scene.decide().wants_runner());
-    scene.world.annotate(annotation::CANCEL, &name);
-    assert_eq!(scene.step(), ["set status"]);
-    assert_eq!(scene.status().result.unwrap().reason, "Canceled");
 }
 
 #[test]
