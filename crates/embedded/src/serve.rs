@@ -133,7 +133,7 @@ impl Server {
         let directory = options.data_directory.clone();
         files::private_directory(&directory, STORE)?;
         // The store's lock is the directory's: from here on nobody else is in it.
-        let store = open_store(directory.join(STORE), options.store.clone()).await?;
+        let store = open_store(directory.join(STORE), with_indexes(&options)).await?;
         let tls =
             Tls::new(Authority::load_or_make(&directory, now)?, options.listen.certificates().cloned(), now)?;
         let administrator = secrets::administrator_token(&directory)?;
@@ -280,6 +280,24 @@ pub async fn serve_with(
 /// Fails if another process has the data directory, and names it. Changes nothing in there.
 pub fn ensure_unused(data_directory: &Path) -> Result<(), Error> {
     Ok(Store::ensure_unused(&data_directory.join(STORE))?)
+}
+
+/// Whatever a definition lets be selected is found by an index.
+fn with_indexes(options: &Options) -> store::Options {
+    let mut store = options.store.clone();
+    for definition in &options.definitions {
+        let spec = &definition.spec;
+        let fields = spec
+            .versions
+            .iter()
+            .filter(|version| version.storage)
+            .flat_map(|version| &version.selectable_fields);
+        for field in fields.flatten() {
+            let collection = store::Collection::new(&spec.group, &spec.names.plural);
+            store.indexed.add(collection, field.json_path.trim_start_matches('.').to_owned());
+        }
+    }
+    store
 }
 
 async fn open_store(path: PathBuf, options: store::Options) -> Result<Store, Error> {

@@ -99,7 +99,8 @@ fn is_terminating(namespace: &Stored) -> bool {
         #[serde(borrow)]
         phase: Option<Cow<'a, str>>,
     }
-    let read = serde_json::from_slice::<Namespace<'_>>(&namespace.bytes).ok();
+    let bytes = namespace.bytes();
+    let read = serde_json::from_slice::<Namespace<'_>>(&bytes).ok();
     let phase = read.and_then(|namespace| namespace.status?.phase);
     phase.as_deref() == Some("Terminating")
 }

@@ -129,7 +129,7 @@ impl Current {
 fn read<T: DeserializeOwned>(snapshot: &Snapshot, collection: &Collection) -> Vec<T> {
     let stored = snapshot.list(collection, None, None);
     stored
-        .filter_map(|stored| match serde_json::from_slice(&stored.bytes) {
+        .filter_map(|stored| match serde_json::from_slice(&stored.bytes()) {
             Ok(object) => Some(object),
             Err(error) => {
                 tracing::warn!(key = %stored.key, %error, "an RBAC object cannot be read and gives no rights");

@@ -67,6 +67,11 @@ impl Selector {
             .map(|term| term.value.as_str())
     }
 
+    /// A field and the value that it must have, if the selector says so.
+    pub fn wanted_values(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.fields.iter().filter(|term| !term.negated).map(|term| (term.field.as_str(), term.value.as_str()))
+    }
+
     /// O(terms); parses the object only for fields that the store does not keep beside it.
     pub fn matches(&self, object: &Stored) -> bool {
         if !self.labels.iter().all(|requirement| requirement.matches(object.labels.get(&requirement.key))) {
@@ -77,7 +82,7 @@ impl Selector {
             let equal = match term.field.as_str() {
                 "metadata.name" => *object.key.name == *term.value,
                 "metadata.namespace" => *object.key.namespace == *term.value,
-                _ if !term.may_equal(&object.bytes) => false,
+                _ if !term.may_equal(&object.bytes()) => false,
                 field => field_text(parsed.get_or_insert_with(|| object.value()), field) == term.value,
             };
             equal != term.negated

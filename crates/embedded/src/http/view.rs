@@ -15,12 +15,12 @@ const HEAD: &[u8] = b"{\"apiVersion\":\"";
 pub fn bytes(kind: &Kind, object: &Stored) -> Bytes {
     match &kind.origin {
         Origin::Builtin(Builtin::EventV1) => to_vec(&event_v1(object.value())),
-        Origin::Builtin(_) => object.bytes.clone(),
+        Origin::Builtin(_) => object.bytes(),
         // The schema changed after the object was written: what it fills in and what it drops shows from then on.
         Origin::Custom(definition) if object.revision < definition.schema_revision => {
             to_vec(&value(kind, object))
         }
-        Origin::Custom(_) => with_version(kind, &object.bytes),
+        Origin::Custom(_) => with_version(kind, &object.bytes()),
     }
 }
 

@@ -57,7 +57,7 @@ impl Metadata {
             #[serde(default)]
             metadata: Metadata,
         }
-        serde_json::from_slice::<Object>(&object.bytes).map(|object| object.metadata).unwrap_or_default()
+        serde_json::from_slice::<Object>(&object.bytes()).map(|object| object.metadata).unwrap_or_default()
     }
 
     fn has(&self, finalizer: &str) -> bool {

@@ -70,7 +70,7 @@ async fn install_role(store: &Store, api: &Api, role: ClusterRole) -> Result<(),
     let Some(stored) = store.snapshot().get(&Key::new(rbac("clusterroles"), "", &name)) else {
         return api.create(base, &json!(role)).await;
     };
-    let existing: ClusterRole = serde_json::from_slice(&stored.bytes)
+    let existing: ClusterRole = serde_json::from_slice(&stored.bytes())
         .map_err(|error| Error::Unreadable { object: stored.key.clone(), why: error.to_string() })?;
     let annotations = existing.metadata.annotations.clone().unwrap_or_default();
     if annotations.get(defaults::AUTOUPDATE).is_some_and(|value| value == "false") {

@@ -2,7 +2,7 @@
 //! when nothing refers to it. What the rows mean together is decided in `state` and `history`.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -15,7 +15,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use super::{
     Options,
     error::{Error, Holder, WriteError},
-    history::{Change, Event},
+    fields::IndexedFields,
+    history::{Change, Event, Forgotten},
     lock::{Lock, private_file},
     object::{Collection, Key, Stored},
     state::{Deleted, State},
@@ -52,7 +53,7 @@ const SCHEMA: &str = "
 const SHRINK_PAGES: i64 = 512;
 
 /// What readers see at start, and the rows that may leave the disk.
-type Loaded = (State, VecDeque<u64>);
+type Loaded = (State, Forgotten);
 
 pub(super) struct Disk {
     path: Arc<PathBuf>,
@@ -77,12 +78,12 @@ pub(super) enum Progress {
 }
 
 /// Locks, opens or creates, checks and reads the database. O(rows).
-pub(super) fn open(path: &Path, options: &Options) -> Result<(Disk, State, VecDeque<u64>), Error> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<(Disk, State, Forgotten), Error> {
     let lock = Lock::take(path)?;
     let connection = connect(path, options)?;
     let mut disk = Disk { path: Arc::new(path.into()), connection, collections: HashMap::new(), _lock: lock };
-    let (state, garbage) = disk.load(options)?;
-    Ok((disk, state, garbage))
+    let (state, forgotten) = disk.load(options)?;
+    Ok((disk, state, forgotten))
 }
 
 fn connect(path: &Path, options: &Options) -> Result<Connection, Error> {
@@ -243,20 +244,20 @@ impl Disk {
 
     fn load(&mut self, options: &Options) -> Result<Loaded, Error> {
         let path = Arc::clone(&self.path);
-        let (mut state, mut garbage) = (State::default(), VecDeque::new());
+        let (mut state, mut forgotten) = (State::new(&options.indexed), Forgotten::default());
         let known = self.load_collections().map_err(|error| sqlite_error(&path, error))?;
         for (collection, row) in known.values() {
             state.history.set_floor(collection, row.floor);
         }
-        self.load_revisions(&known, |row, deleted, floor| {
+        self.load_revisions(&known, &options.indexed, |row, deleted, floor| {
             let collection = row.key.collection.clone();
             state.replay(row, deleted);
-            state.history.forget_collection_through(&collection, floor, &mut garbage);
-            state.history.bound([&collection], options.history_events, options.history_bytes, &mut garbage);
+            state.history.forget_collection_through(&collection, floor, &mut forgotten);
+            state.history.bound([&collection], options.history_events, options.history_bytes, &mut forgotten);
         })?;
         self.collections = known.into_values().collect();
         state.snapshot.advance_to(self.newest_revision().map_err(|error| sqlite_error(&path, error))?);
-        Ok((state, garbage))
+        Ok((state, forgotten))
     }
 
     fn load_collections(&self) -> rusqlite::Result<HashMap<i64, (Collection, Row)>> {
@@ -273,6 +274,7 @@ impl Disk {
     fn load_revisions(
         &self,
         known: &HashMap<i64, (Collection, Row)>,
+        fields: &IndexedFields,
         mut each: impl FnMut(Stored, Deleted, u64),
     ) -> Result<(), Error> {
         let sql_error = |error| sqlite_error(&self.path, error);
@@ -300,7 +302,7 @@ impl Disk {
             };
             let deleted = if row.get(4).map_err(sql_error)? { Deleted::Yes } else { Deleted::No };
             let bytes = row.get_ref(5).and_then(|value| Ok(value.as_blob()?)).map_err(sql_error)?;
-            let stored = Stored::from_bytes(key.clone(), revision, bytes)
+            let stored = Stored::from_bytes(key.clone(), revision, bytes, fields)
                 .map_err(|error| damaged(format!("{key} at revision {revision} is not readable: {error}")))?;
             each(stored, deleted, *floor);
         }
@@ -315,13 +317,14 @@ fn insert_collection(transaction: &Transaction<'_>, collection: &Collection) -> 
 }
 
 fn insert(transaction: &Transaction<'_>, row: Row, event: &Event) -> rusqlite::Result<()> {
-    let Stored { key, bytes, .. } = &*event.object;
+    let key = &event.object.key;
     let deleted = match event.change {
         Change::Added | Change::Modified => false,
         Change::Deleted => true,
     };
     let sql = "INSERT INTO revisions (revision, collection, namespace, name, deleted, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-    let values = (signed(event.revision), row.id, &*key.namespace, &*key.name, deleted, &**bytes);
+    let values =
+        (signed(event.revision), row.id, &*key.namespace, &*key.name, deleted, &*event.object.bytes());
     transaction.prepare_cached(sql)?.execute(values)?;
     Ok(())
 }

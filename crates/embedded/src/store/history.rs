@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -36,13 +36,22 @@ impl Event {
     /// The memory that is free when this event is forgotten. The object it made is live, or counted by the event that
     /// replaced it.
     fn cost(&self) -> usize {
-        let superseded = self.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+        let superseded = self.previous.as_ref().map_or(0, |previous| previous.size());
         let tombstone = match self.change {
             Change::Added | Change::Modified => 0,
-            Change::Deleted => self.object.bytes.len(),
+            Change::Deleted => self.object.size(),
         };
         EVENT_OVERHEAD + superseded + tombstone
     }
+}
+
+/// What follows from the events that histories have forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Forgotten {
+    /// Revisions whose rows nobody needs any more, in the order in which they must leave the disk.
+    pub(super) rows: VecDeque<u64>,
+    /// Objects that nobody has changed for as long as history goes back; some are gone by now, or changed since.
+    pub(super) quiet: Vec<Weak<Stored>>,
 }
 
 /// The retained events of one collection.
@@ -69,14 +78,14 @@ impl Log {
     }
 
     /// Forgets the oldest event. Returns what it cost.
-    fn forget_oldest(&mut self, garbage: &mut VecDeque<u64>) -> usize {
+    fn forget_oldest(&mut self, forgotten: &mut Forgotten) -> usize {
         let Some(event) = self.oldest().and_then(|revision| self.events.remove(&revision)) else { return 0 };
         self.floor = self.floor.max(event.revision);
         // The order matters: a deletion must never leave the disk before the rows that it hides.
-        garbage.extend(event.previous.as_ref().map(|previous| previous.revision));
+        forgotten.rows.extend(event.previous.as_ref().map(|previous| previous.revision));
         match event.change {
-            Change::Added | Change::Modified => {}
-            Change::Deleted => garbage.push_back(event.revision),
+            Change::Added | Change::Modified => forgotten.quiet.push(Arc::downgrade(&event.object)),
+            Change::Deleted => forgotten.rows.push_back(event.revision),
         }
         let cost = event.cost();
         self.cost -= cost;
@@ -108,36 +117,35 @@ impl History {
         log.events.insert(event.revision, event);
     }
 
-    /// Brings the histories of `touched` collections and the whole within bounds. What is pushed onto `garbage` are the
-    /// revisions whose rows nobody needs any more, in the order in which they must leave the disk.
+    /// Brings the histories of `touched` collections and the whole within bounds.
     /// O(log n) per event forgotten, and O(collections) per event forgotten for memory.
     pub(super) fn bound<'a>(
         &mut self,
         touched: impl IntoIterator<Item = &'a Collection>,
         events: usize,
         bytes: usize,
-        garbage: &mut VecDeque<u64>,
+        forgotten: &mut Forgotten,
     ) {
         for collection in touched {
             let Some(log) = self.logs.get_mut(collection) else { continue };
             while log.events.len() > events {
-                self.cost -= log.forget_oldest(garbage);
+                self.cost -= log.forget_oldest(forgotten);
             }
         }
         while self.cost > bytes {
             let largest =
                 self.logs.iter().max_by_key(|(_, log)| log.cost).map(|(collection, _)| collection.clone());
             let Some(log) = largest.and_then(|collection| self.logs.get_mut(&collection)) else { return };
-            self.cost -= log.forget_oldest(garbage);
+            self.cost -= log.forget_oldest(forgotten);
         }
     }
 
     /// Forgets all events up to `revision`.
-    pub(super) fn forget_through(&mut self, revision: u64, garbage: &mut VecDeque<u64>) {
+    pub(super) fn forget_through(&mut self, revision: u64, forgotten: &mut Forgotten) {
         let old = self.logs.iter().filter(|(_, log)| log.oldest().is_some_and(|oldest| oldest <= revision));
         let old = old.map(|(collection, _)| collection.clone()).collect::<Vec<_>>();
         for collection in old {
-            self.forget_collection_through(&collection, revision, garbage);
+            self.forget_collection_through(&collection, revision, forgotten);
         }
     }
 
@@ -146,11 +154,11 @@ impl History {
         &mut self,
         collection: &Collection,
         revision: u64,
-        garbage: &mut VecDeque<u64>,
+        forgotten: &mut Forgotten,
     ) {
         let Some(log) = self.logs.get_mut(collection) else { return };
         while log.oldest().is_some_and(|oldest| oldest <= revision) {
-            self.cost -= log.forget_oldest(garbage);
+            self.cost -= log.forget_oldest(forgotten);
         }
     }
 
@@ -202,6 +210,7 @@ mod tests {
     use serde_json::json;
 
     use super::{
+        super::fields::IndexedFields,
         super::object::{Key, Op, Prepared},
         *,
     };
@@ -213,7 +222,7 @@ mod tests {
     fn object(revision: u64) -> Arc<Stored> {
         let key = Key::new(pods(), "default", "a");
         let op = Op::Create { key: key.clone(), object: json!({}) };
-        Arc::new(Prepared::new(op).unwrap().stored_at(key, revision))
+        Arc::new(Prepared::new(op, &IndexedFields::default()).unwrap().stored_at(key, revision))
     }
 
     /// Created, changed, deleted and created again.
@@ -235,10 +244,10 @@ mod tests {
     #[test]
     fn a_row_leaves_when_its_last_event_does_and_before_the_deletion_that_hides_it() {
         let mut history = history();
-        let mut garbage = VecDeque::new();
+        let mut forgotten = Forgotten::default();
         for (events, expected) in [(4, &[][..]), (3, &[]), (2, &[1]), (1, &[1, 2, 3]), (0, &[1, 2, 3])] {
-            history.bound([&pods()], events, usize::MAX, &mut garbage);
-            assert_eq!(garbage, expected, "with {events} events left");
+            history.bound([&pods()], events, usize::MAX, &mut forgotten);
+            assert_eq!(forgotten.rows, expected, "with {events} events left");
             assert_eq!(history.log(&pods()).unwrap().floor(), 4 - events as u64);
         }
         assert_eq!(history.cost, 0, "what was counted in is counted out");
@@ -247,12 +256,12 @@ mod tests {
     #[test]
     fn memory_is_bounded_by_what_the_events_alone_keep_alive() {
         let mut history = history();
-        let bytes = object(1).bytes.len();
+        let bytes = object(1).size();
         assert_eq!(history.cost, 4 * EVENT_OVERHEAD + 3 * bytes, "the objects 1 and 2, and the deletion");
-        let mut garbage = VecDeque::new();
-        history.bound([], usize::MAX, 2 * EVENT_OVERHEAD + 2 * bytes, &mut garbage);
+        let mut forgotten = Forgotten::default();
+        history.bound([], usize::MAX, 2 * EVENT_OVERHEAD + 2 * bytes, &mut forgotten);
         assert_eq!(history.log(&pods()).unwrap().floor(), 2);
-        assert_eq!(garbage, [1]);
+        assert_eq!(forgotten.rows, [1]);
     }
 
     #[test]

@@ -10,9 +10,11 @@
 
 mod disk;
 mod error;
+mod fields;
 mod history;
 mod lock;
 mod object;
+mod packed;
 mod snapshot;
 mod state;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 pub use self::{
     error::{Error, Holder, WriteError},
+    fields::IndexedFields,
     history::{Change, Event},
     object::{Collection, Key, Labels, Op, Stored},
     snapshot::{Snapshot, Version},
@@ -39,6 +42,7 @@ pub use self::{
 };
 use self::{
     object::Prepared,
+    packed::Packer,
     state::Core,
     writer::{Command, Request, Writer},
 };
@@ -58,6 +62,8 @@ pub struct Options {
     pub compaction_rows: usize,
     /// Size that the database file may reach before writes are refused; `None` leaves that to the disk.
     pub max_file_bytes: Option<u64>,
+    /// Fields by whose value objects are found without a look at the others.
+    pub indexed: IndexedFields,
     /// Where a test can hold the writer, in the middle of a write.
     #[cfg(test)]
     gate: tests::Gate,
@@ -72,6 +78,7 @@ impl Default for Options {
             paging_snapshots: 32,
             compaction_rows: 1024,
             max_file_bytes: None,
+            indexed: IndexedFields::default(),
             #[cfg(test)]
             gate: tests::Gate::default(),
         }
@@ -104,14 +111,16 @@ impl Store {
 
     /// Opens or creates the database at `path`, reads it and starts its writer. Blocks for as long as that takes.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        let (disk, state, garbage) = disk::open(path, &options)?;
+        let (disk, state, forgotten) = disk::open(path, &options)?;
         let core = Arc::new(Core::new(state, options.paging_snapshots));
         let (commands, queue) = mpsc::channel();
-        let writer = Writer::new(disk, Arc::clone(&core), garbage, options);
+        let not_started = |source| Error::Io { path: path.into(), source };
+        let packer = Packer::start().map_err(not_started)?;
+        let writer = Writer::new(disk, Arc::clone(&core), forgotten, packer, options);
         let thread = thread::Builder::new()
             .name("store-writer".into())
             .spawn(move || writer.run(&queue))
-            .map_err(|source| Error::Io { path: path.into(), source })?;
+            .map_err(not_started)?;
         let shared = Shared {
             core,
             commands,
@@ -148,7 +157,8 @@ impl Store {
             return Ok(Vec::new());
         }
         // Serializing happens here, on the caller's thread, so that the one writer only copies bytes.
-        let ops = ops.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
+        let fields = Arc::clone(self.shared.core.state().snapshot.indexed());
+        let ops = ops.into_iter().map(|op| Prepared::new(op, &fields)).collect::<Result<Vec<_>, _>>()?;
         let bytes = ops.iter().map(Prepared::len).sum::<usize>() + REQUEST_OVERHEAD;
         let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(QUEUE_KIB).min(QUEUE_KIB);
         let room = Arc::clone(&self.shared.queue).acquire_many_owned(kib).await;

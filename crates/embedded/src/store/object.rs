@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::error::WriteError;
+use super::fields::{IndexedFields, Values};
+use super::packed::Body;
 
 /// Which collection: `("", "pods")`, `("terrane.dev", "terraformlayers")`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,31 +84,49 @@ impl Labels {
 pub struct Stored {
     pub key: Key,
     pub revision: u64,
-    /// Compact JSON, `metadata.resourceVersion` included.
-    pub bytes: Bytes,
+    pub(super) body: Body,
     pub uid: Option<Box<str>>,
     pub labels: Labels,
     /// The uids in `metadata.ownerReferences`, in their order.
     pub owners: Box<[Box<str>]>,
+    /// Of the fields that have an index.
+    pub(super) fields: Values,
 }
 
 impl Stored {
+    /// Compact JSON, `metadata.resourceVersion` included.
+    pub fn bytes(&self) -> Bytes {
+        self.body.bytes()
+    }
+
+    /// How many bytes that is.
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
     /// The object as a tree. Parsing cannot fail: what is stored was written from one, no deeper than can be read.
     pub fn value(&self) -> Value {
-        serde_json::from_slice(&self.bytes).unwrap_or_default()
+        serde_json::from_slice(&self.bytes()).unwrap_or_default()
     }
 
     /// Takes an object back from the bytes that [`Prepared::stored_at`] made of it.
-    pub(super) fn from_bytes(key: Key, revision: u64, bytes: &[u8]) -> Result<Self, serde_json::Error> {
+    pub(super) fn from_bytes(
+        key: Key,
+        revision: u64,
+        bytes: &[u8],
+        fields: &IndexedFields,
+    ) -> Result<Self, serde_json::Error> {
         let Indexed { uid, labels, owners } = Indexed::read(bytes)?;
-        Ok(Self { key, revision, bytes: Bytes::copy_from_slice(bytes), uid, labels, owners })
+        let fields = fields.read(&key.collection, bytes)?;
+        let body = Body::new(Bytes::copy_from_slice(bytes));
+        Ok(Self { key, revision, body, uid, labels, owners, fields })
     }
 }
 
 /// Leaves out the bytes: they may be a Secret's, and are long.
 impl fmt::Debug for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stored({} at {}, {} bytes)", self.key, self.revision, self.bytes.len())
+        write!(f, "Stored({} at {}, {} bytes)", self.key, self.revision, self.size())
     }
 }
 
@@ -138,20 +158,24 @@ pub(super) struct Prepared {
     /// Where in `json` the digits of the revision belong.
     revision_at: usize,
     indexed: Indexed,
+    fields: Values,
 }
 
 /// The depth that `serde_json` reads; anything deeper could be written but never read again.
 const MAX_DEPTH: usize = 127;
 
 impl Prepared {
-    pub(super) fn new(op: Op) -> Result<Self, WriteError> {
+    pub(super) fn new(op: Op, fields: &IndexedFields) -> Result<Self, WriteError> {
         let (demand, key, object) = match op {
             Op::Create { key, object } => (Demand::Create, key, object),
             Op::Update { key, expected, object } => (Demand::Update { expected }, key, object),
             Op::Delete { key, expected, object } => (Demand::Delete { expected }, key, object),
         };
         match serialize(&object) {
-            Ok((json, revision_at, indexed)) => Ok(Self { demand, key, json, revision_at, indexed }),
+            Ok((json, revision_at, indexed)) => {
+                let fields = fields.values(&key.collection, &object);
+                Ok(Self { demand, key, json, revision_at, indexed, fields })
+            }
             Err(reason) => Err(WriteError::Malformed { key, reason }),
         }
     }
@@ -169,7 +193,7 @@ impl Prepared {
         bytes.extend_from_slice(digits.as_bytes());
         bytes.extend_from_slice(tail);
         let Indexed { uid, labels, owners } = self.indexed;
-        Stored { key, revision, bytes: bytes.into(), uid, labels, owners }
+        Stored { key, revision, body: Body::new(bytes.into()), uid, labels, owners, fields: self.fields }
     }
 }
 
@@ -286,11 +310,13 @@ mod tests {
     }
 
     fn stored(object: Value, revision: u64) -> Stored {
-        Prepared::new(Op::Create { key: key(), object }).unwrap().stored_at(key(), revision)
+        Prepared::new(Op::Create { key: key(), object }, &IndexedFields::default())
+            .unwrap()
+            .stored_at(key(), revision)
     }
 
     fn reason(object: Value) -> String {
-        match Prepared::new(Op::Create { key: key(), object }) {
+        match Prepared::new(Op::Create { key: key(), object }, &IndexedFields::default()) {
             Err(WriteError::Malformed { reason, .. }) => reason,
             other => panic!("expected a malformed object, got {other:?}"),
         }
@@ -314,7 +340,7 @@ mod tests {
             let stored = stored(object, 42);
             assert_eq!(stored.value(), expected);
             assert_eq!(
-                stored.bytes,
+                stored.bytes(),
                 serde_json::to_vec(&expected).unwrap(),
                 "the JSON is compact and in order"
             );
@@ -334,7 +360,7 @@ mod tests {
         assert_eq!(stored.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
         assert_eq!((stored.labels.get("b"), stored.labels.get("c")), (Some("2"), None));
         assert_eq!(stored.owners.iter().map(|uid| &**uid).collect::<Vec<_>>(), ["o-2", "o-1"]);
-        assert_eq!(Stored::from_bytes(key(), 3, &stored.bytes).unwrap(), stored);
+        assert_eq!(Stored::from_bytes(key(), 3, &stored.bytes(), &IndexedFields::default()).unwrap(), stored);
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 
+use super::fields::IndexedFields;
 use super::object::{Collection, Key, Stored};
 
 /// Namespace and name: the order of a list within its collection.
@@ -19,9 +20,23 @@ type Name = (Arc<str>, Arc<str>);
 pub struct Snapshot {
     revision: u64,
     collections: OrdMap<Collection, OrdMap<Name, Arc<Stored>>>,
+    fields: Arc<IndexedFields>,
+    /// The collections of `fields` only.
+    by_value: OrdMap<Collection, OrdSet<Place>>,
 }
 
+/// Where an object stands in the index of its collection: the position of the field, its value, and the name.
+type Place = (usize, Arc<str>, Name);
+
 impl Snapshot {
+    pub(super) fn new(fields: &IndexedFields) -> Self {
+        Self { fields: Arc::new(fields.clone()), ..Self::default() }
+    }
+
+    pub(super) fn indexed(&self) -> &Arc<IndexedFields> {
+        &self.fields
+    }
+
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -39,21 +54,38 @@ impl Snapshot {
         namespace: Option<&'a str>,
         after: Option<(&str, &str)>,
     ) -> impl Iterator<Item = Arc<Stored>> + use<'a> {
-        let first = namespace.map(|namespace| Bound::Included((namespace, "")));
-        let after = after.map(Bound::Excluded);
-        let start = match (first, after) {
-            (Some(Bound::Included(first)), Some(Bound::Excluded(after))) if after < first => {
-                Bound::Included(first)
-            }
-            (first, after) => after.or(first).unwrap_or(Bound::Unbounded),
-        };
-        let start = start.map(|(namespace, name)| -> Name { (namespace.into(), name.into()) });
+        let start = start(namespace, after);
         self.collections
             .get(collection)
             .into_iter()
             .flat_map(move |objects| objects.range((start.clone(), Bound::Unbounded)))
             .take_while(move |((of, _), _)| namespace.is_none_or(|namespace| **of == *namespace))
             .map(|(_, object)| Arc::clone(object))
+    }
+
+    /// The objects that [`Snapshot::list`] would give and whose field at `path` is `value`, in the same order; `None` where that field
+    /// has no index. O(log n) each.
+    pub fn list_by<'a>(
+        &'a self,
+        collection: &'a Collection,
+        (path, value): (&str, &str),
+        namespace: Option<&'a str>,
+        after: Option<(&str, &str)>,
+    ) -> Option<impl Iterator<Item = Arc<Stored>> + use<'a>> {
+        let field = self.fields.position(collection, path).filter(|_| !value.is_empty())?;
+        let value: Arc<str> = value.into();
+        let start = match start(namespace, after) {
+            Bound::Unbounded => Bound::Included(("".into(), "".into())),
+            bound => bound,
+        };
+        let start = start.map(|name| -> Place { (field, Arc::clone(&value), name) });
+        let objects = self.collections.get(collection);
+        let places = self.by_value.get(collection).into_iter();
+        let places = places.flat_map(move |places| places.range((start.clone(), Bound::Unbounded)));
+        let places = places.take_while(move |(of, is, (within, _))| {
+            *of == field && *is == value && namespace.is_none_or(|namespace| **within == *namespace)
+        });
+        Some(places.filter_map(move |(_, _, name)| objects?.get(name).cloned()))
     }
 
     /// How many objects [`Snapshot::list`] would give; O(1) for a whole collection, O(n) in one namespace.
@@ -78,14 +110,16 @@ impl Snapshot {
     pub(super) fn put(&mut self, object: &Arc<Stored>) -> Option<Arc<Stored>> {
         self.revision = object.revision;
         let name = (Arc::clone(&object.key.namespace), Arc::clone(&object.key.name));
-        match self.collections.get_mut(&object.key.collection) {
+        let former = match self.collections.get_mut(&object.key.collection) {
             Some(objects) => objects.insert(name, Arc::clone(object)),
             None => {
                 let objects = OrdMap::unit(name, Arc::clone(object));
                 self.collections.insert(object.key.collection.clone(), objects);
                 None
             }
-        }
+        };
+        self.index(former.as_deref(), Some(object));
+        former
     }
 
     /// Removes the object with the key of `tombstone`, which is returned.
@@ -94,13 +128,49 @@ impl Snapshot {
         let name = (Arc::clone(&tombstone.key.namespace), Arc::clone(&tombstone.key.name));
         // Looked up first: asking for a collection to change it makes a new version of it, even if nothing is removed.
         self.collections.get(&tombstone.key.collection)?.get(&name)?;
-        self.collections.get_mut(&tombstone.key.collection)?.remove(&name)
+        let former = self.collections.get_mut(&tombstone.key.collection)?.remove(&name);
+        self.index(former.as_deref(), None);
+        former
+    }
+
+    /// Moves an object from its former places in the index to its present ones. Most changes leave them as they are.
+    fn index(&mut self, former: Option<&Stored>, present: Option<&Stored>) {
+        let values = |object: Option<&Stored>| object.map_or(0, |object| object.fields.len());
+        for field in 0..values(former).max(values(present)) {
+            let value = |object: Option<&Stored>| object?.fields.get(field)?.clone();
+            let (before, now) = (value(former), value(present));
+            if before == now {
+                continue;
+            }
+            let Some(Stored { key, .. }) = present.or(former) else { return };
+            let places = self.by_value.entry(key.collection.clone()).or_default();
+            let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+            if let Some(before) = before {
+                places.remove(&(field, before, name.clone()));
+            }
+            if let Some(now) = now {
+                places.insert((field, now, name));
+            }
+        }
     }
 
     /// Only at start: the newest operations may have left no row behind.
     pub(super) fn advance_to(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);
     }
+}
+
+/// Where a list begins.
+fn start(namespace: Option<&str>, after: Option<(&str, &str)>) -> Bound<Name> {
+    let first = namespace.map(|namespace| Bound::Included((namespace, "")));
+    let after = after.map(Bound::Excluded);
+    let start = match (first, after) {
+        (Some(Bound::Included(first)), Some(Bound::Excluded(after))) if after < first => {
+            Bound::Included(first)
+        }
+        (first, after) => after.or(first).unwrap_or(Bound::Unbounded),
+    };
+    start.map(|(namespace, name)| (namespace.into(), name.into()))
 }
 
 /// A collection as it was in one snapshot; equal to that of another if nothing in it was written in between.
@@ -158,14 +228,21 @@ mod tests {
 
     use super::{super::object::Op, super::object::Prepared, *};
 
+    fn fields() -> IndexedFields {
+        let mut fields = IndexedFields::default();
+        fields.add(Collection::new("", "pods"), "spec.nodeName".to_owned());
+        fields
+    }
+
     fn object(namespace: &str, name: &str, revision: u64) -> Arc<Stored> {
         let key = Key::new(Collection::new("", "pods"), namespace, name);
-        let prepared = Prepared::new(Op::Create { key: key.clone(), object: json!({}) }).unwrap();
+        let op = Op::Create { key: key.clone(), object: json!({"spec": {"nodeName": name}}) };
+        let prepared = Prepared::new(op, &fields()).unwrap();
         Arc::new(prepared.stored_at(key, revision))
     }
 
     fn snapshot() -> Snapshot {
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot::new(&fields());
         let names = [("", "z"), ("a", "x"), ("a", "y"), ("ab", "a"), ("b", "x")];
         for (revision, (namespace, name)) in (1..).zip(names) {
             snapshot.put(&object(namespace, name, revision));
@@ -192,6 +269,27 @@ mod tests {
         check(Some("none"), None, &[]);
         assert_eq!(snapshot.list(&Collection::new("", "secrets"), None, None).count(), 0);
         assert_eq!((snapshot.count(&pods, None), snapshot.count(&pods, Some("a"))), (5, 2));
+    }
+
+    #[test]
+    fn a_list_by_value_has_the_order_and_the_bounds_of_a_list() {
+        let snapshot = snapshot();
+        let pods = Collection::new("", "pods");
+        let check = |value, namespace, after, expected: &[&str]| {
+            let listed = snapshot.list_by(&pods, ("spec.nodeName", value), namespace, after).unwrap();
+            let listed = listed.map(|o| format!("{}/{}", o.key.namespace, o.key.name)).collect::<Vec<_>>();
+            assert_eq!(listed, expected, "{value} in namespace {namespace:?} after {after:?}");
+        };
+        check("x", None, None, &["a/x", "b/x"]);
+        check("x", Some("b"), None, &["b/x"]);
+        check("x", None, Some(("a", "x")), &["b/x"]);
+        check("x", Some("a"), Some(("", "z")), &["a/x"]);
+        check("x", Some("ab"), None, &[]);
+        check("z", None, None, &["/z"]);
+        check("none", None, None, &[]);
+        assert!(snapshot.list_by(&pods, ("spec.nodeName", ""), None, None).is_none(), "empty is not a value");
+        assert!(snapshot.list_by(&pods, ("spec.host", "x"), None, None).is_none());
+        assert!(snapshot.list_by(&Collection::new("", "secrets"), ("type", "x"), None, None).is_none());
     }
 
     #[test]

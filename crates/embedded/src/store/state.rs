@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 
 use super::{
     error::WriteError,
+    fields::IndexedFields,
     history::{Change, Event, History},
     object::{Demand, Prepared, Stored},
     snapshot::{Pages, Snapshot},
@@ -21,6 +22,10 @@ pub(super) struct State {
 }
 
 impl State {
+    pub(super) fn new(fields: &IndexedFields) -> Self {
+        Self { snapshot: Snapshot::new(fields), ..Self::default() }
+    }
+
     /// Applies all of `ops` or none. The events are appended to `events`.
     pub(super) fn attempt(
         &mut self,

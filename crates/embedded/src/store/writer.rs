@@ -17,8 +17,9 @@ use super::{
     Options,
     disk::{self, Disk, Progress},
     error::WriteError,
-    history::{Ages, Event},
+    history::{Ages, Event, Forgotten},
     object::{Collection, Prepared, Stored},
+    packed::Packer,
     state::{Core, State},
 };
 
@@ -48,6 +49,7 @@ pub(super) struct Writer {
     core: Arc<Core>,
     /// Rows that nobody needs any more, in the order in which they must leave the disk.
     garbage: VecDeque<u64>,
+    packer: Packer,
     ages: Ages,
     options: Options,
     health: Health,
@@ -81,8 +83,23 @@ impl Drop for Farewell {
 }
 
 impl Writer {
-    pub(super) fn new(disk: Disk, core: Arc<Core>, garbage: VecDeque<u64>, options: Options) -> Self {
-        Self { disk, core, garbage, ages: Ages::new(options.history_age), options, health: Health::Good }
+    pub(super) fn new(
+        disk: Disk,
+        core: Arc<Core>,
+        forgotten: Forgotten,
+        packer: Packer,
+        options: Options,
+    ) -> Self {
+        let ages = Ages::new(options.history_age);
+        let mut writer =
+            Self { disk, core, garbage: VecDeque::new(), packer, ages, options, health: Health::Good };
+        writer.take_in(forgotten);
+        writer
+    }
+
+    fn take_in(&mut self, mut forgotten: Forgotten) {
+        self.garbage.append(&mut forgotten.rows);
+        self.packer.pack(forgotten.quiet);
     }
 
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
@@ -159,7 +176,7 @@ impl Writer {
     /// Makes `events`, which lead to `state`, durable and then visible.
     fn store(&mut self, mut state: State, events: &[Arc<Event>]) -> Result<(), rusqlite::Error> {
         let touched = events.iter().map(|event| &event.object.key.collection).collect::<BTreeSet<_>>();
-        let mut forgotten = VecDeque::new();
+        let mut forgotten = Forgotten::default();
         let Options { history_events, history_bytes, .. } = self.options;
         state.history.bound(touched.iter().copied(), history_events, history_bytes, &mut forgotten);
         let due = self.due(events.len());
@@ -171,7 +188,7 @@ impl Writer {
             self.health = Health::Good;
         }
         self.garbage.drain(..due);
-        self.garbage.append(&mut forgotten);
+        self.take_in(forgotten);
         self.publish(state, touched);
         Ok(())
     }
@@ -217,7 +234,9 @@ impl Writer {
     /// Forgetting is safe before the disk follows: at worst a restart offers old events again.
     fn forget(&mut self, revision: u64) {
         let mut state = State::clone(&self.core.state());
-        state.history.forget_through(revision, &mut self.garbage);
+        let mut forgotten = Forgotten::default();
+        state.history.forget_through(revision, &mut forgotten);
+        self.take_in(forgotten);
         self.core.publish(state);
     }
 

@@ -63,7 +63,9 @@ fn pod(name: &str) -> Key {
 }
 
 fn object(key: &Key, note: impl Into<Value>) -> Value {
-    json!({"metadata": {"name": &*key.name, "namespace": &*key.namespace}, "note": note.into()})
+    let note = note.into();
+    let third = note.as_u64().map(|note| note % 3);
+    json!({"metadata": {"name": &*key.name, "namespace": &*key.namespace}, "note": note, "spec": {"third": third}})
 }
 
 fn create(key: &Key, note: impl Into<Value>) -> Op {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::IndexedFields;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -107,6 +108,14 @@ async fn check(store: &Store, model: &Model, events: usize, compacted: u64, forg
         let expected = model.live.iter().filter(|(key, _)| key.collection == collection);
         let expected = expected.map(|(key, object)| (key.clone(), *object)).collect::<Vec<_>>();
         assert_eq!(listed.collect::<Vec<_>>(), expected);
+        for third in 0..3_u64 {
+            let text = third.to_string();
+            let found = snapshot.list_by(&collection, ("spec.third", &text), None, None);
+            let found = found.map(|found| found.map(|o| o.key.clone()).collect::<Vec<_>>());
+            let having = expected.iter().filter(|(_, (_, note))| note % 3 == third);
+            let having = having.map(|(key, _)| key.clone()).collect::<Vec<_>>();
+            assert_eq!(found, (collection == layers()).then_some(having), "third {third} of {collection}");
+        }
         let all = model.told_after(&collection, 0);
         let mut resumable = 0;
         for from in (0..=model.revision).rev() {
@@ -186,7 +195,9 @@ proptest! {
 
     #[test]
     fn the_store_agrees_with_the_model(steps in steps(), events in 1..12_usize, rows in 1..6_usize) {
-        let options = Options { history_events: events, compaction_rows: rows, ..Options::default() };
+        let mut indexed = IndexedFields::default();
+        indexed.add(layers(), "spec.third".to_owned());
+        let options = Options { history_events: events, compaction_rows: rows, indexed, ..Options::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(run(steps, options));
     }
