@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
 use crate::Waiting;
+use crate::feed::Handle;
 
 pub trait Alarm: Send + Sync + std::fmt::Debug {
     /// Look at it again after this long; its wish before is forgotten.
@@ -30,20 +31,20 @@ impl Alarm for Timer {
     }
 }
 
-impl From<&TerraformRepository> for Waiting {
-    fn from(object: &TerraformRepository) -> Self {
+impl From<&Handle<TerraformRepository>> for Waiting {
+    fn from(object: &Handle<TerraformRepository>) -> Self {
         Waiting::Repository { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }
 
-impl From<&TerraformLayer> for Waiting {
-    fn from(object: &TerraformLayer) -> Self {
+impl From<&Handle<TerraformLayer>> for Waiting {
+    fn from(object: &Handle<TerraformLayer>) -> Self {
         Waiting::Layer { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }
 
-impl From<&TerraformRun> for Waiting {
-    fn from(object: &TerraformRun) -> Self {
+impl From<&Handle<TerraformRun>> for Waiting {
+    fn from(object: &Handle<TerraformRun>) -> Self {
         Waiting::Run { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }

@@ -5,16 +5,17 @@
 //! changes, and when the object is gone: most changes are our own words, and a look at them would find nothing to do.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
 use engine::shard::Shard;
 use futures::channel::mpsc;
-use futures::{SinkExt, Stream, StreamExt, future};
-use kube::Client;
-use kube::ResourceExt;
+use futures::{SinkExt, Stream, StreamExt, future, stream};
+use kube::core::{ObjectMeta, PartialObjectMeta, PartialObjectMetaExt};
 use kube::runtime::controller::Controller;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, reflector};
+use kube::{Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
@@ -26,6 +27,20 @@ const BEHIND: usize = 64;
 
 /// What of an object concerns a listener, as one number: as long as it stays the same there is nothing to hear.
 pub(crate) type Concern<K> = fn(&K) -> u64;
+
+/// What is kept in memory of an object that is reconciled: its name. A fleet has many objects, most of them at rest, and what decides is
+/// read from the API anyway.
+pub(crate) type Handle<K> = PartialObjectMeta<K>;
+
+/// Lets go of the names of objects that nothing is left to do about. One that changes all the same is heard of again.
+pub(crate) struct Forget<K>(mpsc::UnboundedSender<Handle<K>>);
+
+impl<K: Kind> Forget<K> {
+    pub(crate) fn forget(&self, object: &Handle<K>) {
+        // A closed channel means that the controller has stopped, and all is forgotten.
+        let _ = self.0.unbounded_send(object.clone());
+    }
+}
 
 type Beside<K> = Box<dyn Fn(&K) + Send + Sync>;
 
@@ -64,8 +79,17 @@ impl<K: Kind> Feed<K> {
         Self { beside: Some(Box::new(tell)), ..self }
     }
 
-    /// A controller for the objects of the kind. Its store has all of every object.
-    pub(crate) fn controller(&mut self, concern: Concern<K>) -> Controller<K> {
+    /// A controller for the objects of the kind, which it knows by name; and how it forgets those that are at rest for good.
+    pub(crate) fn controller(&mut self, concern: Concern<K>) -> (Controller<Handle<K>>, Forget<K>) {
+        let (reader, writer) = reflector::store();
+        let handles = heard(self.listen(), concern).map(|event| event.map(handles));
+        let (forget, forgotten) = mpsc::unbounded();
+        let handles = stream::select(handles, forgotten.map(|handle| Ok(Event::Delete(handle))));
+        (Controller::for_stream(reflector(writer, handles).applied_objects(), reader), Forget(forget))
+    }
+
+    /// A controller for a kind of which there are few objects. Its store has all of each.
+    pub(crate) fn whole_controller(&mut self, concern: Concern<K>) -> Controller<K> {
         let (reader, writer) = reflector::store();
         let objects = heard(reflector(writer, self.listen()), concern).applied_objects();
         Controller::for_stream(objects, reader)
@@ -79,7 +103,8 @@ impl<K: Kind> Feed<K> {
         heard(self.listen(), concern).touched_objects()
     }
 
-    fn listen(&mut self) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K> {
+    /// Everything that happens to the objects.
+    pub(crate) fn listen(&mut self) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K> {
         let (sender, receiver) = mpsc::channel(BEHIND);
         self.listeners.push(sender);
         receiver.map(Ok)
@@ -109,12 +134,15 @@ impl<K: Kind> Feed<K> {
     }
 }
 
-/// Leaves out what does not concern. Remembers one number an object; a watch that starts over tells of all of them again.
+/// Leaves out what does not concern. Remembers two numbers an object; a watch that starts over tells of all of them again.
 fn heard<K: Kind, E>(
     events: impl Stream<Item = Result<Event<K>, E>>,
     concern: Concern<K>,
 ) -> impl Stream<Item = Result<Event<K>, E>> {
-    let mut known = HashMap::new();
+    let mut known: HashMap<u64, u64> = HashMap::new();
+    // Seeded by chance, so that nobody can choose names that are taken for each other.
+    let hasher = RandomState::new();
+    let place = move |object: &K| hasher.hash_one((object.namespace(), object.name_any()));
     events.filter(move |event| {
         let concerns = match event {
             Ok(Event::Init) => {
@@ -122,8 +150,8 @@ fn heard<K: Kind, E>(
                 true
             }
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                let now = (object.uid(), concern(object));
-                known.insert(place(object), now.clone()) != Some(now)
+                let now = version(object, concern);
+                known.insert(place(object), now) != Some(now)
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&place(object));
@@ -135,8 +163,27 @@ fn heard<K: Kind, E>(
     })
 }
 
-fn place<K: Kind>(object: &K) -> (Option<String>, String) {
-    (object.namespace(), object.name_any())
+/// One number for the object that bears a name now, and what of it concerns.
+fn version<K: Kind>(object: &K, concern: Concern<K>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (object.meta().uid.as_deref(), concern(object)).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn handles<K: Kind>(event: Event<K>) -> Event<Handle<K>> {
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(handle(&object)),
+        Event::Apply(object) => Event::Apply(handle(&object)),
+        Event::Delete(object) => Event::Delete(handle(&object)),
+    }
+}
+
+fn handle<K: Kind>(object: &K) -> Handle<K> {
+    let meta = object.meta();
+    let (name, namespace, uid) = (meta.name.clone(), meta.namespace.clone(), meta.uid.clone());
+    ObjectMeta { name, namespace, uid, ..ObjectMeta::default() }.into_request_partial()
 }
 
 /// The object of an event, if it is another shard's.
@@ -166,6 +213,7 @@ mod tests {
     use http::{Request, Response};
     use k8s_openapi::api::core::v1::Pod;
     use kube::client::Body;
+    use kube::runtime::controller::Action;
     use serde_json::json;
 
     use super::*;
@@ -248,6 +296,55 @@ mod tests {
             heard,
             [&new_changed_gone_and_back[..], &another_of_the_same_name_and_once_more[..]].concat()
         );
+    }
+
+    #[tokio::test]
+    async fn a_controller_keeps_names_and_forgets_what_it_is_told_to() {
+        let (client, _) = api();
+        let (config, events) = (watcher::Config::default(), Arc::default());
+        let mut feed = Feed::<Pod>::new(&client, &Namespaces::All, Shard::WHOLE, config, &events);
+        let (controller, forget) = feed.controller(of_label);
+        let store = controller.store();
+        let running = controller.run(
+            |_, _| future::ready(Ok::<_, std::convert::Infallible>(Action::await_change())),
+            |_, _, _| Action::await_change(),
+            Arc::new(()),
+        );
+        let mut running = std::pin::pin!(running);
+        let told = [labelled("a", "1", "x"), labelled("b", "2", "x")];
+        tell(&mut feed.listeners, &Event::Init).await;
+        for pod in told {
+            tell(&mut feed.listeners, &Event::InitApply(pod)).await;
+        }
+        tell(&mut feed.listeners, &Event::InitDone).await;
+        for _ in 0..2 {
+            running.next().await.unwrap().unwrap();
+        }
+        let mut kept = store.state();
+        kept.sort_by_key(|kept| kept.name_any());
+        let name = |name: &str, uid: &str| ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("default".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let metadata: Vec<&ObjectMeta> = kept.iter().map(|kept| &kept.metadata).collect();
+        assert_eq!(metadata, [&name("a", "1"), &name("b", "2")], "no labels, nothing else");
+
+        forget.forget(&kept[0]);
+        // Whatever comes next is taken in after what was there before.
+        tell(&mut feed.listeners, &Event::Apply(labelled("b", "2", "longer"))).await;
+        running.next().await.unwrap().unwrap();
+        while store.len() > 1 {
+            tokio::select! {
+                _ = running.next() => {}
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        assert_eq!(store.state().first().map(|kept| kept.name_any()).as_deref(), Some("b"));
+        tell(&mut feed.listeners, &Event::Apply(labelled("a", "1", "longer"))).await;
+        running.next().await.unwrap().unwrap();
+        assert_eq!(store.len(), 2, "one that changes all the same is looked at again");
     }
 
     #[tokio::test]

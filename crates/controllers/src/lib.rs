@@ -179,8 +179,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             }
         });
 
-    let repositories = repository_feed
-        .controller(concern::repository)
+    let (repositories, _) = repository_feed.controller(concern::repository);
+    let repositories = repositories
         .with_config(options())
         .watches_stream(layer_feed.touched(concern::layer_to_repository), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
@@ -197,9 +197,10 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let layer_controller = layer_feed.controller(concern::layer);
-    let _followed = context.metrics.follow(layer_controller.store(), context.queue.clone());
-    let layers = layer_controller
+    let followed = context.metrics.follow(context.queue.clone());
+    let counting = followed.count(layer_feed.listen());
+    let (layers, _) = layer_feed.controller(concern::layer);
+    let layers = layers
         .with_config(options())
         .watches_stream(run_feed.touched(concern::run_to_layer), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
@@ -226,8 +227,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformLayer", result) });
 
-    let runs = run_feed
-        .controller(concern::run)
+    let (runs, ended) = run_feed.controller(concern::run);
+    let ended = Arc::new(ended);
+    let runs = runs
         .with_config(options())
         .owns_stream(pod_feed.touched(concern::pod))
         .watches(
@@ -240,8 +242,9 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            |object, context| {
-                measured(Waiting::from(&*object), context.clone(), run::reconcile(object, context))
+            move |object, context| {
+                let (who, counted, ended) = (Waiting::from(&*object), context.clone(), Arc::clone(&ended));
+                measured(who, counted, async move { run::reconcile(object, context, &ended).await })
             },
             on_error,
             Arc::new(context.clone()),
@@ -249,7 +252,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("TerraformRun", result) });
 
     let orphans = pod_feed
-        .controller(concern::pod)
+        .whole_controller(concern::pod)
         .with_config(options())
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -278,7 +281,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
     };
     let work = async {
-        tokio::join!(repositories, layers, runs, orphans, desk, feeds, references);
+        tokio::join!(repositories, layers, runs, orphans, desk, feeds, counting, references);
         told.cancel();
     };
     tokio::join!(work, telling);

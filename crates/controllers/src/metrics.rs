@@ -1,7 +1,7 @@
 //! What is counted about the controllers, for Prometheus. No label holds the name of an object, so the number of series does not
 //! grow with the fleet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use api::condition;
 use api::layer::LayerState;
 use api::run::Action;
 use api::{TerraformLayer, TerraformRun};
-use kube::runtime::reflector::Store;
+use futures::{Stream, StreamExt};
+use kube::ResourceExt;
+use kube::runtime::watcher::{self, Event};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -86,8 +88,42 @@ struct Sources {
 }
 
 struct Part {
-    layers: Store<TerraformLayer>,
+    layers: HashMap<Place, Facts>,
+    /// What the list that is under way has named.
+    fresh: HashMap<Place, Facts>,
     queue: Arc<Queue>,
+}
+
+/// Namespace and name.
+type Place = (String, String);
+
+/// What is counted of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Facts {
+    state: Option<LayerState>,
+    /// Which of [`COUNTED`] are true.
+    conditions: [bool; COUNTED.len()],
+}
+
+impl Facts {
+    fn of(layer: &TerraformLayer) -> Self {
+        let status = layer.status.as_ref();
+        let holds = |kind| status.is_some_and(|status| condition::is_true(&status.conditions, kind));
+        Self { state: status.and_then(|status| status.state), conditions: COUNTED.map(holds) }
+    }
+}
+
+impl Part {
+    fn take_in(&mut self, event: Event<TerraformLayer>) {
+        let place = |layer: &TerraformLayer| (layer.namespace().unwrap_or_default(), layer.name_any());
+        match event {
+            Event::Init => self.fresh.clear(),
+            Event::InitApply(layer) => drop(self.fresh.insert(place(&layer), Facts::of(&layer))),
+            Event::InitDone => self.layers = std::mem::take(&mut self.fresh),
+            Event::Apply(layer) => drop(self.layers.insert(place(&layer), Facts::of(&layer))),
+            Event::Delete(layer) => drop(self.layers.remove(&place(&layer))),
+        }
+    }
 }
 
 /// While it lives, the layers and the queue of a part of the fleet are counted.
@@ -95,6 +131,21 @@ struct Part {
 pub(crate) struct Followed {
     metrics: Metrics,
     key: u64,
+}
+
+impl Followed {
+    /// Counts these layers until there is nothing more to hear of them.
+    pub(crate) async fn count(
+        &self,
+        layers: impl Stream<Item = Result<Event<TerraformLayer>, watcher::Error>>,
+    ) {
+        let mut layers = std::pin::pin!(layers);
+        while let Some(event) = layers.next().await {
+            if let (Ok(event), Some(part)) = (event, self.metrics.sources().parts.get_mut(&self.key)) {
+                part.take_in(event);
+            }
+        }
+    }
 }
 
 impl Drop for Followed {
@@ -189,11 +240,12 @@ impl Metrics {
         self.sources().leaderships.push(leadership);
     }
 
-    pub(crate) fn follow(&self, layers: Store<TerraformLayer>, queue: Arc<Queue>) -> Followed {
+    pub(crate) fn follow(&self, queue: Arc<Queue>) -> Followed {
         let mut sources = self.sources();
         let key = sources.next;
         sources.next += 1;
-        sources.parts.insert(key, Part { layers, queue });
+        let (layers, fresh) = Default::default();
+        sources.parts.insert(key, Part { layers, fresh, queue });
         Followed { metrics: self.clone(), key }
     }
 
@@ -233,27 +285,22 @@ impl Metrics {
         self.0.term.set(terms.iter().max().map_or(0, |term| i64::from(*term)));
         let queued: usize = sources.parts.values().map(|part| part.queue.len()).sum();
         self.0.queue_length.set(i64::try_from(queued).unwrap_or(i64::MAX));
-        let layers: Vec<Arc<TerraformLayer>> =
-            sources.parts.values().flat_map(|part| part.layers.state()).collect();
         for state in ["Idle", "PlanNeeded", "ApplyNeeded", "Unknown"] {
             self.0.layers.get_or_create(&StateLabels { state }).set(0);
         }
         for condition in COUNTED {
             self.0.layer_conditions.get_or_create(&ConditionLabels { condition }).set(0);
         }
-        for layer in layers {
-            let status = layer.status.as_ref();
-            let state = match status.and_then(|status| status.state) {
+        for layer in sources.parts.values().flat_map(|part| part.layers.values()) {
+            let state = match layer.state {
                 Some(LayerState::Idle) => "Idle",
                 Some(LayerState::PlanNeeded) => "PlanNeeded",
                 Some(LayerState::ApplyNeeded) => "ApplyNeeded",
                 None => "Unknown",
             };
             self.0.layers.get_or_create(&StateLabels { state }).inc();
-            for condition in COUNTED {
-                if status.is_some_and(|status| condition::is_true(&status.conditions, condition)) {
-                    self.0.layer_conditions.get_or_create(&ConditionLabels { condition }).inc();
-                }
+            for (condition, _) in COUNTED.into_iter().zip(layer.conditions).filter(|(_, holds)| *holds) {
+                self.0.layer_conditions.get_or_create(&ConditionLabels { condition }).inc();
             }
         }
     }
@@ -261,7 +308,58 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+
+    fn layer(name: &str, state: &str, drifted: &str) -> TerraformLayer {
+        let condition = serde_json::json!({
+            "type": "Drifted", "status": drifted, "reason": "Drifted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let spec = serde_json::json!({ "repository": { "name": "infra" }, "branch": "main", "path": name });
+        let layer = serde_json::json!({
+            "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer",
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": spec, "status": { "state": state, "conditions": [condition] },
+        });
+        serde_json::from_value(layer).unwrap()
+    }
+
+    #[tokio::test]
+    async fn layers_are_counted_as_they_come_change_and_go() {
+        let metrics = Metrics::default();
+        let followed = metrics.follow(Arc::default());
+        let counted = |line: &str| {
+            let text = metrics.text();
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        };
+        let hear = async |told: Vec<Event<TerraformLayer>>| {
+            followed.count(futures::stream::iter(told.into_iter().map(Ok))).await;
+        };
+        let (a, b) = (|state, drifted| layer("a", state, drifted), layer("b", "Idle", "True"));
+        hear(vec![
+            Event::Init,
+            Event::InitApply(a("PlanNeeded", "False")),
+            Event::InitApply(b.clone()),
+            Event::InitDone,
+        ])
+        .await;
+        counted("terrane_layers{state=\"PlanNeeded\"} 1");
+        counted("terrane_layers{state=\"Idle\"} 1");
+        counted("terrane_layer_conditions{condition=\"Drifted\"} 1");
+        hear(vec![Event::Apply(a("Idle", "True"))]).await;
+        counted("terrane_layers{state=\"PlanNeeded\"} 0");
+        counted("terrane_layers{state=\"Idle\"} 2");
+        counted("terrane_layer_conditions{condition=\"Drifted\"} 2");
+        hear(vec![Event::Delete(b.clone())]).await;
+        counted("terrane_layers{state=\"Idle\"} 1");
+        hear(vec![Event::Init, Event::InitApply(b)]).await;
+        counted("terrane_layers{state=\"Idle\"} 1");
+        hear(vec![Event::InitDone]).await;
+        counted("terrane_layer_conditions{condition=\"Drifted\"} 1");
+        drop(followed);
+        counted("terrane_layers{state=\"Idle\"} 0");
+    }
 
     #[test]
     fn the_text_has_our_prefix_units_and_totals() {

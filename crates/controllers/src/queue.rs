@@ -18,6 +18,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Client, ResourceExt};
 
 use crate::error::{Error, doing};
+use crate::feed::Handle;
 use crate::scope::Namespaces;
 use crate::turn::{Turn, Turns};
 
@@ -32,8 +33,8 @@ pub struct Queue {
     waiting: Mutex<BTreeMap<Named, (Waiting, Timestamp)>>,
     /// Who waits until another run is done with a state. It only wakes; who is forgotten looks again by itself.
     locked_out: Mutex<BTreeMap<Sha256, BTreeSet<Named>>>,
-    tell: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
-    news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>>>,
+    tell: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
+    news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<Handle<TerraformRun>>>>>,
 }
 
 /// What a run that asks for a runner goes on to do.
@@ -71,7 +72,7 @@ impl Queue {
         }
     }
 
-    pub(crate) fn news(&self) -> Option<mpsc::UnboundedReceiver<ObjectRef<TerraformRun>>> {
+    pub(crate) fn news(&self) -> Option<mpsc::UnboundedReceiver<ObjectRef<Handle<TerraformRun>>>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -132,7 +133,7 @@ impl Queue {
     }
 
     /// The run waits for no runner (any more).
-    pub(crate) fn leave(&self, run: &TerraformRun) {
+    pub(crate) fn leave(&self, run: &impl ResourceExt) {
         self.locked().remove(&named(run));
     }
 
@@ -167,7 +168,7 @@ impl Queue {
     }
 }
 
-fn named(run: &TerraformRun) -> Named {
+fn named(run: &impl ResourceExt) -> Named {
     Named { namespace: run.namespace().unwrap_or_default(), name: run.name_any() }
 }
 

@@ -23,7 +23,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-type News = mpsc::UnboundedReceiver<ObjectRef<TerraformLayer>>;
+use crate::feed::Handle;
+
+type News = mpsc::UnboundedReceiver<ObjectRef<Handle<TerraformLayer>>>;
 
 /// A kind of object in a namespace.
 type Place = (String, Kind);
@@ -33,7 +35,7 @@ pub struct References {
     index: Mutex<Index>,
     /// There is another place to watch, or one less.
     moved: Notify,
-    told: mpsc::UnboundedSender<ObjectRef<TerraformLayer>>,
+    told: mpsc::UnboundedSender<ObjectRef<Handle<TerraformLayer>>>,
     news: Mutex<Option<News>>,
 }
 

@@ -37,7 +37,7 @@ impl Sizes {
     }
 
     /// The layer is gone.
-    pub(crate) fn forget(&self, layer: &TerraformLayer) {
+    pub(crate) fn forget(&self, layer: &impl ResourceExt) {
         if let Some(uid) = layer.uid() {
             self.by_layer().remove(&uid);
         }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use std::sync::Arc;
 
 use crate::credentials;
+use crate::feed::Handle;
 
 /// Git processes at the same time. Each may use a core.
 const TASKS: usize = 4;
@@ -120,7 +121,7 @@ impl Waiting {
     }
 }
 
-type News<K> = mpsc::UnboundedReceiver<ObjectRef<K>>;
+type News<K> = mpsc::UnboundedReceiver<ObjectRef<Handle<K>>>;
 type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
 
 /// Where a desk gets its answers. Why a question has none is said in words for the status.
@@ -155,9 +156,9 @@ pub struct Desk {
     followers: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
     ask: mpsc::UnboundedSender<Question>,
     asked: Mutex<Option<mpsc::UnboundedReceiver<Question>>>,
-    tell_repository: mpsc::UnboundedSender<ObjectRef<TerraformRepository>>,
-    tell_layer: mpsc::UnboundedSender<ObjectRef<TerraformLayer>>,
-    tell_run: mpsc::UnboundedSender<ObjectRef<TerraformRun>>,
+    tell_repository: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRepository>>>,
+    tell_layer: mpsc::UnboundedSender<ObjectRef<Handle<TerraformLayer>>>,
+    tell_run: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     news: Mutex<Option<AllNews>>,
 }
 
@@ -215,7 +216,10 @@ impl Desk {
         }
     }
 
-    pub(crate) fn layers_of(&self, repository: &TerraformRepository) -> Vec<ObjectRef<TerraformLayer>> {
+    pub(crate) fn layers_of(
+        &self,
+        repository: &TerraformRepository,
+    ) -> Vec<ObjectRef<Handle<TerraformLayer>>> {
         let namespace = repository.namespace().unwrap_or_default();
         let key = (namespace.clone(), repository.name_any());
         let followers = locked(&self.followers);

@@ -218,6 +218,12 @@ pub fn waiting(seen: &Observed<'_>) -> Option<Waiting> {
     Some(Waiting::new(seen.run, name, repository.spec.max_concurrent_runner_pods, holds))
 }
 
+/// Whether nothing is left to do about a run for good: it is over, and its pod is gone.
+pub fn is_at_rest(run: &TerraformRun, decision: &Decision) -> bool {
+    let is_over = run.status.as_ref().and_then(|status| status.state).is_some_and(RunState::is_terminal);
+    is_over && decision.effects.is_empty() && decision.wake == Wake::OnChange
+}
+
 /// A terminal state never changes; what may be left is a pod to let go.
 fn tidy(seen: &Observed<'_>) -> Decision {
     match seen.pod {

@@ -14,16 +14,20 @@ use kube::{Api, ResourceExt};
 use sources::Interest;
 
 use crate::error::{Error, doing};
+use crate::feed::Handle;
 use crate::source::{Branch, Place, Waiting};
 use crate::{Context, inputs};
 
-pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
+pub(crate) async fn reconcile(
+    layer: Arc<Handle<TerraformLayer>>,
+    context: Arc<Context>,
+) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
     let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
     let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
         context.desk.unfollow(&namespace, &layer.name_any());
         context.references.unfollow(&namespace, &layer.name_any());
-        context.sizes.forget(&layer);
+        context.sizes.forget(&*layer);
         return Ok(Wake::OnChange);
     };
     context.desk.follow(&layer);

@@ -8,11 +8,12 @@ use engine::repository::{Effect, Observed, count, decide};
 use kube::{Api, ResourceExt};
 
 use crate::error::{Error, doing};
+use crate::feed::Handle;
 use crate::source::Place;
 use crate::{Context, readable, status};
 
 pub(crate) async fn reconcile(
-    repository: Arc<TerraformRepository>,
+    repository: Arc<Handle<TerraformRepository>>,
     context: Arc<Context>,
 ) -> Result<Wake, Error> {
     let namespace = repository.namespace().unwrap_or_default();

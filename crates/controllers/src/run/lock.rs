@@ -16,6 +16,7 @@ use kube::{Api, ResourceExt};
 
 use crate::Context;
 use crate::error::{Error, doing};
+use crate::feed::Handle;
 
 /// On the Lease: the run that holds it, so that its change wakes that run, and its record can be found.
 const HOLDER_NAMESPACE: &str = "terrane.dev/holder-namespace";
@@ -118,7 +119,7 @@ pub(super) async fn take(
 }
 
 /// The run that a change of the Lease concerns: its holder. Runs that wait are woken by the holder's end.
-pub(crate) fn waiting_for(lease: Lease) -> Option<ObjectRef<TerraformRun>> {
+pub(crate) fn waiting_for(lease: Lease) -> Option<ObjectRef<Handle<TerraformRun>>> {
     let annotations = lease.annotations();
     let name = annotations.get(HOLDER_NAME)?;
     let namespace = annotations.get(HOLDER_NAMESPACE)?;

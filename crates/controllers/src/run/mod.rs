@@ -13,7 +13,7 @@ use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, conditio
 use datastore::{Artefact, Attempt, client};
 use engine::manifests::POD_FINALIZER;
 use engine::queue::Slot;
-use engine::run::{Decision, Effect, decide};
+use engine::run::{Decision, Effect, decide, is_at_rest};
 use engine::{Read, Wake};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,6 +24,7 @@ use serde_json::json;
 use tracing::Instrument;
 
 use crate::error::{Error, doing, storing};
+use crate::feed::{Forget, Handle};
 use crate::queue::{Fleet, Next};
 use crate::turn::Turn;
 use crate::{Context, status};
@@ -31,18 +32,28 @@ use crate::{Context, status};
 pub(crate) use lock::waiting_for;
 
 /// Every line that is logged on the way says which layer, which run and which attempt.
-pub(crate) async fn reconcile(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<Wake, Error> {
-    let attempts = run.status.as_ref().map_or(0, |status| status.attempts.len());
-    let span =
-        tracing::info_span!("run", layer = %run.spec.layer.name, run = run.name_any(), attempt = attempts);
-    reconcile_one(run, context).instrument(span).await
-}
-
-async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<Wake, Error> {
-    let Some(mut seen) = observe::run(&run, &context).await? else {
-        context.queue.leave(&run);
+pub(crate) async fn reconcile(
+    run: Arc<Handle<TerraformRun>>,
+    context: Arc<Context>,
+    ended: &Forget<TerraformRun>,
+) -> Result<Wake, Error> {
+    let runs = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    let Some(found) = runs.get_opt(&run.name_any()).await.map_err(doing("read the run"))? else {
+        context.queue.leave(&*run);
         return Ok(Wake::OnChange);
     };
+    let attempts = found.status.as_ref().map_or(0, |status| status.attempts.len());
+    let span = tracing::info_span!("run", layer = %found.spec.layer.name, run = found.name_any(), attempt = attempts);
+    let (wake, rest) = reconcile_one(found, &context).instrument(span).await?;
+    if rest {
+        ended.forget(&run);
+    }
+    Ok(wake)
+}
+
+/// When to look again, and whether nothing is left to do about the run.
+async fn reconcile_one(run: TerraformRun, context: &Context) -> Result<(Wake, bool), Error> {
+    let mut seen = observe::run(run, context).await?;
     let now = (context.now)();
     let settings = &context.settings;
     let mut slot = Slot::Free;
@@ -51,7 +62,7 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     let mut turn = None;
     if decision.wants_runner() {
         if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
-            let Context { client, namespaces, queue, .. } = &*context;
+            let Context { client, namespaces, queue, .. } = context;
             let next = if decision.makes_pod() { Next::Pod } else { Next::Lock };
             let fleet = Fleet { client, namespaces, most: settings.max_runner_pods };
             (slot, turn) = queue.ask(wish, next, fleet, now).await?;
@@ -62,7 +73,7 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     } else {
         context.queue.leave(&seen.run);
     }
-    let acted = act_on(&mut seen, decision, slot, turn.as_ref(), now, &context).await;
+    let acted = act_on(&mut seen, decision, slot, turn.as_ref(), now, context).await;
     if let Some(turn) = turn {
         turn.give_back().await;
     }
@@ -75,7 +86,7 @@ async fn reconcile_one(run: Arc<TerraformRun>, context: Arc<Context>) -> Result<
     } else if decision.records_end() {
         context.queue.wake_locked_out(&seen.run);
     }
-    Ok(decision.wake)
+    Ok((decision.wake, is_at_rest(&seen.run, &decision)))
 }
 
 /// Acts on a decision, and on what follows from the answers. Each answer is met once: what is decided on it does not ask the same again.
@@ -163,7 +174,7 @@ fn full(error: Error) -> Result<Acted, Error> {
 }
 
 /// The run that an annotation of its layer cancels.
-pub(crate) fn canceled_by(layer: TerraformLayer) -> Option<ObjectRef<TerraformRun>> {
+pub(crate) fn canceled_by(layer: TerraformLayer) -> Option<ObjectRef<Handle<TerraformRun>>> {
     let run = layer.annotations().get(annotation::CANCEL).filter(|run| !run.is_empty())?;
     Some(ObjectRef::new(run).within(&layer.namespace()?))
 }

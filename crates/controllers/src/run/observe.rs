@@ -55,15 +55,10 @@ impl Seen {
     }
 }
 
-/// Reads everything from the API and the datastore. A read that fails ends the round: nothing is decided on half the facts.
-pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<Seen>, Error> {
+/// Reads everything else from the API and the datastore. A read that fails ends the round: nothing is decided on half the facts.
+pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Error> {
     let namespace = run.namespace().unwrap_or_default();
     let client = || context.client.clone();
-    let runs = Api::<TerraformRun>::namespaced(client(), &namespace);
-    let Some(run) = runs.get_opt(&run.name_any()).await.map_err(doing("read the run"))? else {
-        return Ok(None);
-    };
-
     let status = run.status.clone().unwrap_or_default();
     let attempt = status.attempts.last();
     let pod = match attempt {
@@ -110,7 +105,7 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         Some(_) | None => None,
     };
     let described = Read::Unknown;
-    Ok(Some(Seen {
+    Ok(Seen {
         run,
         layer,
         repository,
@@ -122,7 +117,7 @@ pub(super) async fn run(run: &TerraformRun, context: &Context) -> Result<Option<
         described,
         refused: None,
         full: None,
-    }))
+    })
 }
 
 async fn observe_layer(

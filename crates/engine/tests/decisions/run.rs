@@ -10,7 +10,7 @@ use api::run::{Action, RunState};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus};
 use engine::queue::{Limit, Slot, Urgency};
-use engine::run::{Decision, Effect, Lock, Observed, decide, is_done_with, waiting};
+use engine::run::{Decision, Effect, Lock, Observed, decide, is_at_rest, is_done_with, waiting};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -164,6 +164,25 @@ fn a_plan_needs_no_lock_and_records_its_intent_before_its_pod() {
     assert_eq!(scene.state(), Some(RunState::Succeeded));
     assert_eq!(scene.status().attempts[0].tool.as_deref(), Some("terraform 1.2.3"));
     assert!(scene.step().is_empty());
+}
+
+#[test]
+fn a_run_is_at_rest_once_it_is_over_and_its_pod_is_gone() {
+    let mut scene = scene(Action::Plan);
+    let at_rest = |scene: &Scene| is_at_rest(&scene.run, &scene.decide());
+    assert!(!at_rest(&scene), "it has not begun");
+    scene.step();
+    scene.pod_becomes("Running", 0);
+    assert!(!at_rest(&scene), "it works");
+    let pod = scene.pod.clone();
+    scene.ends(Reason::Succeeded);
+    scene.step();
+    scene.pod = pod;
+    assert!(!at_rest(&scene), "its pod is to go");
+    scene.pod = Read::Unknown;
+    assert!(!at_rest(&scene), "who knows of its pod?");
+    scene.pod = Read::Absent;
+    assert!(at_rest(&scene));
 }
 
 #[test]
