@@ -56,7 +56,7 @@ fn advice(error: &object_store::Error) -> &'static str {
     if text.contains("RequestTimeTooSkewed") {
         "; the clock of this machine differs too much from the store's: set it"
     } else if text.contains("builder error") && text.contains(" http://") {
-        "; an address without TLS is used only with AWS_ALLOW_HTTP=true"
+        "; an address without TLS is used only with AWS_ALLOW_HTTP=true, GOOGLE_ALLOW_HTTP=true or AZURE_ALLOW_HTTP=true"
     } else if matches!(error, object_store::Error::NotFound { .. }) {
         "; make the bucket first, and check its name and region"
     } else {
