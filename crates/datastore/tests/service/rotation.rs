@@ -117,6 +117,11 @@ pub(crate) async fn what_was_changed_swapped_or_rolled_back_behind_our_back_is_r
     assert_eq!(rolled_back.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let message = rolled_back.text().await.unwrap();
     assert!(message.contains("rolled back or damaged"), "{message}");
+    // Nor is anything built upon it, by whoever remembers what it said.
+    let unlocked = runner.state_lock(&id, LockChange::Release, lock("A"), Some(3)).await;
+    let message = unlocked.unwrap_err().to_string();
+    assert!(message.contains("rolled back or damaged"), "{message}");
+    assert!(!harness.names(&format!("states/{id}/steps")).await.contains(&step(4)));
     harness.overwrite(&step(3), &third).await;
     assert_eq!(harness.get(&path).await.status(), StatusCode::OK);
     // The content gone: to the tools 404 would mean that nothing exists yet.
