@@ -150,13 +150,15 @@ async fn answering(status: u16, body: &'static str) -> (SocketAddr, tokio::task:
     (address, task)
 }
 
+/// What a client finds in its environment to reach a server by way of an address.
+type Settings<'a> = &'a dyn Fn(SocketAddr) -> Vec<(String, String)>;
+
 #[tokio::test]
 async fn a_store_that_cannot_be_trusted_is_refused_at_the_start() {
     let (s3, azure) = (S3Server::shared().await, AzureServer::shared().await);
     let google = GoogleServer::start().await.unwrap();
     let place = |url: &str| Place::Bucket(url.parse().unwrap());
-    type Environment = Vec<(String, String)>;
-    let clouds: [(String, &str, &dyn Fn(SocketAddr) -> Environment, SocketAddr); 3] = [
+    let clouds: [(String, &str, Settings<'_>, SocketAddr); 3] = [
         (s3.url("x"), "AWS", &|at| s3.environment(at), s3.address()),
         (azure.url("x"), "AZURE", &|at| azure.environment(at), azure.address()),
         (google.url("x"), "GOOGLE", &|at| google.environment(at), google.address()),
