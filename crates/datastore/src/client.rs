@@ -5,6 +5,7 @@ mod audit;
 mod relay;
 mod tools;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,6 +117,7 @@ pub trait Transport: Send + Sync + std::fmt::Debug {
 
 /// Why a request, or its answer, did not arrive.
 pub type Undelivered = Box<dyn std::error::Error + Send + Sync>;
+
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -139,12 +141,19 @@ enum Upload<'a> {
 impl<'a> Upload<'a> {
     /// A file and its digest.
     async fn of(file: &'a Path, doing: &str) -> Result<(Sha256, Self), Error> {
-        let io = |source| Error::Io { doing: doing.to_owned(), source };
-        if tokio::fs::metadata(file).await.map_err(io)?.len() > SMALL_FILE {
-            return Ok((file_digest(file).await.map_err(io)?, Self::File(file)));
-        }
-        let content = Bytes::from(tokio::fs::read(file).await.map_err(io)?);
-        Ok((Sha256::of(&content), Self::Bytes(content)))
+        let path = file.to_owned();
+        let read = blocking(move || {
+            let mut open = std::fs::File::open(&path)?;
+            let size = open.metadata()?.len();
+            if size > SMALL_FILE {
+                return Ok((digest(open)?, None));
+            }
+            let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+            open.read_to_end(&mut content)?;
+            Ok((Sha256::of(&content), Some(Bytes::from(content))))
+        });
+        let (sha256, content) = read.await.map_err(|source| Error::Io { doing: doing.to_owned(), source })?;
+        Ok((sha256, content.map_or(Self::File(file), Self::Bytes)))
     }
 }
 
@@ -675,17 +684,28 @@ async fn refusal(response: reqwest::Response) -> String {
 }
 
 pub async fn file_digest(path: &Path) -> std::io::Result<Sha256> {
-    use tokio::io::AsyncReadExt;
-    let mut file = tokio::fs::File::open(path).await?;
+    let path = path.to_owned();
+    blocking(move || digest(std::fs::File::open(path)?)).await
+}
+
+/// Reads to the end. O(what is read), and no more than a piece of it in memory.
+fn digest(mut reader: impl Read) -> std::io::Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
     let mut buffer = vec![0u8; 256 * 1024];
     loop {
-        let size = file.read(&mut buffer).await?;
+        let size = reader.read(&mut buffer)?;
         if size == 0 {
             return Ok(finish(hasher));
         }
         hasher.update(buffer.get(..size).unwrap_or_default());
     }
+}
+
+/// Goes to a thread that may wait for a disk, once for all of it.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
 }
 
 fn finish(hasher: sha2::Sha256) -> Sha256 {
@@ -705,7 +725,6 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// An error with its causes; reqwest's own text stops at the first.
 /// Nobody there, or somebody who cannot show to be the datastore.
 fn undelivered(doing: &str, detail: String) -> Error {
     let doing = doing.to_owned();
@@ -717,6 +736,7 @@ fn undelivered(doing: &str, detail: String) -> Error {
     }
 }
 
+/// An error with its causes; reqwest's own text stops at the first.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,12 +1,14 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, a real S3 server, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3 and of Azure, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
+pub mod azure;
 pub mod callers;
 pub mod canary;
 pub mod cluster;
 pub mod faults;
 pub mod forge;
 pub mod fuzz;
+pub mod google;
 pub mod needs;
 pub mod objects;
 pub mod process;

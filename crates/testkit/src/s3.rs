@@ -52,7 +52,8 @@ impl S3Server {
         fs::create_dir_all(objects.join(BUCKET)).context("making the bucket")?;
         fs::create_dir_all(&metadata).context("making the directory of metadata")?;
         let secret = format!("{:032x}", rand::random::<u128>());
-        let program = knowing(&program, &secret, scratch.path())?;
+        let credentials = [("ROOT_ACCESS_KEY", ACCESS), ("ROOT_SECRET_KEY", secret.as_str())];
+        let program = knowing(&program, &credentials, scratch.path())?;
         let limit = Instant::now() + START_LIMIT;
         // It cannot choose a free port itself, so another process may take the one chosen for it before it binds.
         loop {
@@ -105,13 +106,14 @@ impl S3Server {
     }
 }
 
-/// A script that starts the server with its credentials in the environment: a test may look for them in command lines.
-fn knowing(program: &Path, secret: &str, directory: &Path) -> Result<PathBuf> {
+/// A script that starts a server with its credentials in the environment: a test may look for them in command lines.
+pub(crate) fn knowing(program: &Path, credentials: &[(&str, &str)], directory: &Path) -> Result<PathBuf> {
     let script = directory.join("start");
-    let text = format!(
-        "#!/bin/sh\nROOT_ACCESS_KEY={ACCESS} ROOT_SECRET_KEY={secret} exec {} \"$@\"\n",
-        program.display()
-    );
+    let mut text = "#!/bin/sh\n".to_owned();
+    for (name, value) in credentials {
+        text.push_str(&format!("export {name}='{value}'\n"));
+    }
+    text.push_str(&format!("exec '{}' \"$@\"\n", program.display()));
     fs::write(&script, text).context("writing the script that starts the server")?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).context("making it a program")?;
     Ok(script)

@@ -41,7 +41,7 @@ pub(super) async fn bundle_put(
     // A bundle is shared by all layers of a repository and bound to no namespace; who may read it follows from the
     // description that names it.
     let key = Key::Bundle(sha256.clone());
-    let writing = Writing { key: &key, tenant: "", sha256: &sha256 };
+    let writing = Writing { key: &key, tenant: "", sha256: &sha256, after: None };
     let put = service.store.put(writing, request.into_body().into_data_stream()).await?;
     Ok(stored(put))
 }
@@ -87,7 +87,7 @@ pub(super) async fn put(
                 (Caller::Runner(_) | Caller::Controller | Caller::Server, _) => {}
             }
             let key = Key::Artefact(attempt.clone(), artefact);
-            let writing = Writing { key: &key, tenant: &description.namespace, sha256: &sha256 };
+            let writing = Writing { key: &key, tenant: &description.namespace, sha256: &sha256, after: None };
             let put = service.store.put(writing, request.into_body().into_data_stream()).await?;
             if artefact == Artefact::Result {
                 // Whoever follows the log learns that it is complete.
@@ -142,7 +142,7 @@ async fn put_description(
     if description.run_uid != attempt.run_uid() || description.attempt != attempt.number() {
         return Err(Error::BadRequest(format!("the description is not about {attempt}")));
     }
-    let writing = Writing { key: &key, tenant: &description.namespace, sha256 };
+    let writing = Writing { key: &key, tenant: &description.namespace, sha256, after: None };
     let body = futures::stream::iter([Ok::<_, std::convert::Infallible>(content)]);
     Ok(service.store.put(writing, body).await?)
 }

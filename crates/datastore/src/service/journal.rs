@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use api::text::Sha256;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,12 @@ use crate::key::{Key, StateId};
 
 /// Another writer can win a race this often before we give up.
 const TRIES: u32 = 16;
+/// Steps read at the same time.
+const READS: usize = 16;
 const CACHE_SIZE: usize = 10_000;
+/// So many last steps are remembered whole, if they are no longer than this.
+const RECENT: usize = 1_000;
+const RECENT_SIZE: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,11 +148,14 @@ pub(crate) struct Journal {
     store: Store,
     /// The last step known of each state: a hint where to look, never an answer.
     hints: Mutex<HashMap<StateId, u64>>,
+    /// What the last step known of a state says, and whose it is. Another process may have gone on since, so only what the store then
+    /// confirms may rest on it: that the number after it was free.
+    recent: Mutex<HashMap<StateId, (String, Step)>>,
 }
 
 impl Journal {
     pub(crate) fn new(store: Store) -> Self {
-        Self { store, hints: Mutex::default() }
+        Self { store, hints: Mutex::default(), recent: Mutex::default() }
     }
 
     /// The last step of a state, with the namespace it belongs to.
@@ -169,25 +178,58 @@ impl Journal {
         if number == 0 {
             return Ok(None);
         }
-        match self.step(id, number).await {
-            Ok(found) => {
-                self.hint(id, number);
-                Ok(Some(found))
-            }
-            // Steps are never deleted, so whoever removed this one did it behind our back.
-            Err(Error::Store(store::Error::NotFound(_))) => Err(Error::RolledBack { id: id.clone(), number }),
-            Err(other) => Err(other),
-        }
+        let found = self.step(id, number).await?;
+        self.hint(id, number);
+        Ok(Some(found))
     }
 
-    pub(crate) async fn step(&self, id: &StateId, number: u64) -> Result<(String, Step), Error> {
-        let (tenant, content) = self.store.bytes(&Key::StateStep(id.clone(), number)).await?;
+    /// A step that was stored.
+    async fn step(&self, id: &StateId, number: u64) -> Result<(String, Step), Error> {
+        let (tenant, content) = match self.store.bytes(&Key::StateStep(id.clone(), number)).await {
+            // Steps are never deleted, so whoever removed this one did it behind our back.
+            Err(store::Error::NotFound(_)) => return Err(Error::RolledBack { id: id.clone(), number }),
+            other => other?,
+        };
         let step = serde_json::from_slice(&content).map_err(|error| Error::Malformed(number, error))?;
         Ok((tenant, step))
     }
 
+    /// The steps that wrote a version, oldest first. O(steps of this state).
+    pub(crate) async fn writes(&self, id: &StateId) -> Result<Vec<Step>, Error> {
+        let last = self.last(id).await?.map_or(0, |(_, step)| step.number);
+        futures::stream::iter(1..=last)
+            .map(|number| self.step(id, number))
+            .buffered(READS)
+            .try_filter_map(async |(_, step)| match step.kind {
+                Kind::Write => Ok(Some(step)),
+                Kind::Lock | Kind::Unlock | Kind::Delete => Ok(None),
+            })
+            .try_collect()
+            .await
+    }
+
+    /// A version, if there has been one of this number. Each step says how many there were, so it reads O(log steps) of them.
+    pub(crate) async fn version(&self, id: &StateId, version: u64) -> Result<Option<Head>, Error> {
+        let Some((_, last)) = self.last(id).await? else { return Ok(None) };
+        let (mut from, mut to) = (1, last.number);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let (_, step) = self.step(id, middle).await?;
+            if step.versions < version {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        let (_, step) = self.step(id, from).await?;
+        Ok(step.head.filter(|head| head.version == version))
+    }
+
     /// Appends one step, or none when `decide` sees no need. `decide` may be asked again when another writer was
     /// faster, each time with the newer situation.
+    ///
+    /// It is asked about what is remembered first, which spares reading the last step: if that was not the last, the number after it is
+    /// taken. Refusing, or doing nothing, has no such proof, so that is decided only on what was read.
     pub(crate) async fn change(
         &self,
         id: &StateId,
@@ -196,15 +238,22 @@ impl Journal {
         now: Timestamp,
         mut decide: impl FnMut(&Situation) -> Result<Change, Refused>,
     ) -> Result<Situation, Error> {
+        let mut remembered = self.recent().remove(id).filter(|(owner, _)| owner == tenant);
         for _ in 0..TRIES {
-            let last = self.last(id).await?;
+            let is_proved = remembered.is_none();
+            let last = match remembered.take() {
+                None => self.last(id).await?,
+                known => known,
+            };
             if last.as_ref().is_some_and(|(owner, _)| owner != tenant) {
                 return Err(Refused::OtherTenant.into());
             }
             let situation = last.map(|(_, step)| Situation::after(step)).unwrap_or_default();
-            let Next { kind, fence, head, lock } = match decide(&situation)? {
-                Change::Nothing => return Ok(situation),
-                Change::To(next) => *next,
+            let Next { kind, fence, head, lock } = match decide(&situation) {
+                Ok(Change::To(next)) => *next,
+                _ if !is_proved => continue,
+                Ok(Change::Nothing) => return Ok(situation),
+                Err(refused) => return Err(refused.into()),
             };
             let versions =
                 head.as_ref().map_or(situation.versions, |head| head.version.max(situation.versions));
@@ -212,16 +261,44 @@ impl Journal {
             let fence = fence.max(situation.fence);
             let step = Step { number, kind, at: now, by: by.to_owned(), fence, versions, head, lock };
             let content = serde_json::to_vec(&step).map_err(|error| Error::Malformed(number, error))?;
-            match self.store.put_bytes(&Key::StateStep(id.clone(), number), tenant, content.into()).await {
+            let size = content.len();
+            let key = Key::StateStep(id.clone(), number);
+            // Steps are never deleted, so whoever removed the last one did it behind our back. One that was just read is there.
+            let before = (!is_proved).then(|| Key::StateStep(id.clone(), situation.number));
+            match self.store.put_bytes_after(before.as_ref(), &key, tenant, content.into()).await {
                 Ok(_) => {
                     self.hint(id, number);
+                    self.remember(id, tenant, &step, size);
                     return Ok(Situation::after(step));
                 }
                 Err(store::Error::Conflict(_) | store::Error::Underway(_)) => {}
+                Err(store::Error::NotFound(_)) => {
+                    return Err(Error::RolledBack { id: id.clone(), number: situation.number });
+                }
                 Err(other) => return Err(other.into()),
             }
         }
         Err(Error::Busy)
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, HashMap<StateId, (String, Step)>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, id: &StateId, tenant: &str, step: &Step, size: usize) {
+        let mut recent = self.recent();
+        if recent.len() >= RECENT && !recent.contains_key(id) {
+            recent.clear();
+        }
+        match recent.get(id) {
+            Some((_, newer)) if newer.number > step.number => {}
+            _ if size > RECENT_SIZE => {
+                recent.remove(id);
+            }
+            _ => {
+                recent.insert(id.clone(), (tenant.to_owned(), step.clone()));
+            }
+        }
     }
 
     fn hint(&self, id: &StateId, number: u64) {
@@ -310,5 +387,105 @@ impl Situation {
             (None, None) => Ok(Change::Nothing),
             (None, Some(_)) => Ok(Change::to(Kind::Delete, self.fence, None, None)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use zeroize::Zeroizing;
+
+    use super::super::keyring::Keyring;
+    use super::super::place::Objects;
+    use super::*;
+
+    async fn lock(journal: &Journal, id: &StateId, name: &str) -> Result<Situation, Error> {
+        let wish = Lock {
+            id: name.to_owned(),
+            info: serde_json::json!({"ID": name}),
+            fence: Some(1),
+            by: "run".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+        };
+        journal.change(id, "team", "run", Timestamp::now(), |situation| situation.lock(&wish)).await
+    }
+
+    async fn unlock(journal: &Journal, id: &StateId, name: &str) -> Result<Situation, Error> {
+        journal
+            .change(id, "team", "run", Timestamp::now(), |situation| situation.unlock(Some(name), Some(1)))
+            .await
+    }
+
+    async fn write(journal: &Journal, id: &StateId, serial: u64) -> Result<Situation, Error> {
+        let head = Head {
+            version: 0,
+            sha256: Sha256::of(serial.to_string().as_bytes()),
+            lineage: Some("l".to_owned()),
+            serial: Some(serial),
+        };
+        journal
+            .change(id, "team", "run", Timestamp::now(), |situation| {
+                situation.write(&head, Some("a"), Some(1))
+            })
+            .await
+    }
+
+    #[tokio::test]
+    async fn each_version_is_found_among_locks_and_unlocks() {
+        let journal = Journal::new(store());
+        let id = StateId::new("net").unwrap();
+        assert_eq!(journal.version(&id, 1).await.unwrap(), None, "no state");
+        let mut serial = 0;
+        for writes in [2, 0, 1, 3] {
+            lock(&journal, &id, "a").await.unwrap();
+            for _ in 0..writes {
+                serial += 1;
+                write(&journal, &id, serial).await.unwrap();
+            }
+            unlock(&journal, &id, "a").await.unwrap();
+        }
+        for version in 1..=6 {
+            let found = journal.version(&id, version).await.unwrap().unwrap();
+            assert_eq!((found.version, found.serial), (version, Some(version)));
+        }
+        for absent in [0, 7, u64::MAX] {
+            assert_eq!(journal.version(&id, absent).await.unwrap(), None, "{absent}");
+        }
+        let writes = journal.writes(&id).await.unwrap();
+        assert_eq!(writes.iter().map(|step| step.versions).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    }
+
+    fn store() -> Store {
+        let objects = Objects::from(object_store::memory::InMemory::new());
+        Store::new(objects, Arc::new(Keyring::new(Zeroizing::new([1; 32]), Vec::new())))
+    }
+
+    fn holder(outcome: Result<Situation, Error>) -> Option<String> {
+        match outcome {
+            Err(Error::Refused(Refused::Locked(lock))) => Some(lock.id),
+            _ => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_one_process_remembers_never_stands_against_what_another_has_stored() {
+        let store = store();
+        let (one, other) = (Journal::new(store.clone()), Journal::new(store));
+        let id = StateId::new("net").unwrap();
+        assert_eq!(lock(&one, &id, "a").await.unwrap().number, 1);
+        assert_eq!(unlock(&other, &id, "a").await.unwrap().number, 2);
+        assert_eq!(lock(&other, &id, "b").await.unwrap().number, 3);
+        // One remembers the lock of a, and must see that of b.
+        assert_eq!(holder(lock(&one, &id, "c").await).as_deref(), Some("b"));
+        assert_eq!(unlock(&other, &id, "b").await.unwrap().number, 4);
+        assert_eq!(lock(&one, &id, "c").await.unwrap().number, 5, "nobody holds it");
+        // The other remembers that nobody holds it, and must see that of c.
+        assert_eq!(holder(lock(&other, &id, "d").await).as_deref(), Some("c"));
+        // The same again, and the release of what is released, say nothing of what is only remembered.
+        assert_eq!(unlock(&one, &id, "c").await.unwrap().number, 6);
+        assert_eq!(lock(&other, &id, "e").await.unwrap().number, 7);
+        assert!(matches!(unlock(&one, &id, "c").await, Err(Error::Refused(Refused::OtherLock(_)))));
     }
 }

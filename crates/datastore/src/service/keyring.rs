@@ -274,7 +274,7 @@ mod tests {
     #[tokio::test]
     async fn a_first_key_is_made_for_an_empty_store_alone_and_not_where_keys_come_from_elsewhere() {
         use object_store::ObjectStoreExt;
-        let objects: Objects = std::sync::Arc::new(object_store::memory::InMemory::new());
+        let objects = Objects::from(object_store::memory::InMemory::new());
         let dir = tempfile::tempdir().unwrap();
         let keys = dir.path().join("keys");
         let put = async |name: &str| objects.put(&name.into(), b"sealed".to_vec().into()).await.unwrap();

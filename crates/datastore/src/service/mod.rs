@@ -5,6 +5,7 @@ mod access;
 mod artefacts;
 mod audit;
 mod cipher;
+mod disk;
 mod identity;
 mod issuer;
 mod journal;
@@ -16,6 +17,7 @@ mod seal;
 mod state;
 mod state_scan;
 mod store;
+mod upload;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,6 +5,7 @@
 //! ignore the header that asks for it and overwrite, so the promise is tried out before anything is kept.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use object_store::{
     RetryConfig,
 };
 
+use super::disk::Disk;
+
 /// Uploads that are not finished stand under this name, and so do the objects that a place is tried out with.
 pub(crate) const STAGING: &str = "staging";
 /// What has stood there for this long belongs to nobody any more. Clocks may differ; a day is more than any upload takes.
@@ -30,7 +33,32 @@ const ABANDONED: i64 = 24 * 60 * 60;
 const RIVALS: usize = 6;
 
 /// Objects, wherever they rest.
-pub type Objects = Arc<dyn ObjectStore>;
+#[derive(Clone, Debug)]
+pub struct Objects {
+    any: Arc<dyn ObjectStore>,
+    disk: Option<Disk>,
+}
+
+impl Objects {
+    /// The directory, where that is where they rest: files are written there in fewer steps than by a store's general way.
+    pub(crate) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+}
+
+impl<T: ObjectStore> From<T> for Objects {
+    fn from(store: T) -> Self {
+        Self { any: Arc::new(store), disk: None }
+    }
+}
+
+impl Deref for Objects {
+    type Target = dyn ObjectStore;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.any
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -56,7 +84,7 @@ fn advice(error: &object_store::Error) -> &'static str {
     if text.contains("RequestTimeTooSkewed") {
         "; the clock of this machine differs too much from the store's: set it"
     } else if text.contains("builder error") && text.contains(" http://") {
-        "; an address without TLS is used only with AWS_ALLOW_HTTP=true"
+        "; an address without TLS is used only with AWS_ALLOW_HTTP=true, GOOGLE_ALLOW_HTTP=true or AZURE_ALLOW_HTTP=true"
     } else if matches!(error, object_store::Error::NotFound { .. }) {
         "; make the bucket first, and check its name and region"
     } else {
@@ -248,7 +276,7 @@ impl Bucket {
             .into_iter()
             .filter(|(_, value)| !value.is_empty())
             .map(|(name, value)| (name.to_ascii_lowercase(), value));
-        let objects: Objects = match self.cloud {
+        let objects = match self.cloud {
             Cloud::S3 => {
                 let start = AmazonS3Builder::new()
                     .with_client_options(client)
@@ -262,7 +290,7 @@ impl Bucket {
                     },
                 );
                 let builder = builder.with_conditional_put(S3ConditionalPut::ETagMatch);
-                Arc::new(PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()))
+                PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()).into()
             }
             Cloud::Google => {
                 let start = GoogleCloudStorageBuilder::new().with_client_options(client).with_retry(retry);
@@ -273,7 +301,7 @@ impl Bucket {
                         Err(_) => builder,
                     },
                 );
-                Arc::new(PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()))
+                PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()).into()
             }
             Cloud::Azure => {
                 let start = MicrosoftAzureBuilder::new().with_client_options(client).with_retry(retry);
@@ -285,7 +313,7 @@ impl Bucket {
                         Err(_) => builder,
                     },
                 });
-                Arc::new(PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()))
+                PrefixStore::new(builder.with_url(&self.url).build()?, self.prefix.clone()).into()
             }
         };
         Ok(objects)
@@ -299,10 +327,10 @@ pub(crate) fn local(directory: &FilePath) -> Result<Objects, object_store::Error
         .with_fsync(true)
         // What a run left goes with its directories.
         .with_automatic_cleanup(true);
-    Ok(Arc::new(local))
+    Ok(Objects { any: Arc::new(local), disk: Some(Disk::new(directory)) })
 }
 
-fn io(source: std::io::Error) -> object_store::Error {
+pub(super) fn io(source: std::io::Error) -> object_store::Error {
     object_store::Error::Generic { store: "local disk", source: Box::new(source) }
 }
 

@@ -11,7 +11,8 @@ use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersio
 use super::keyring::Keyring;
 use super::place::{Objects, STAGING};
 use super::seal::{self, Sealed, Sealer};
-use super::store::{self, PART, Store};
+use super::store::{self, Store};
+use super::upload::PART;
 use crate::key::Key;
 
 /// Objects looked at or replaced at the same time; each holds at most one part in memory.
@@ -51,7 +52,7 @@ pub async fn uses(objects: &Objects) -> Result<BTreeMap<String, u64>, Error> {
 /// Seals every object with the newest key that is not yet. O(objects), and the bytes of those that change.
 pub async fn reseal(objects: &Objects, keys: Keyring) -> Result<Resealed, Error> {
     let newest = keys.infos().first().map(|key| key.id.clone());
-    let store = Store::new(Arc::clone(objects), Arc::new(keys));
+    let store = Store::new(objects.clone(), Arc::new(keys));
     let (store, newest) = (&store, &newest);
     let work = paths(objects).map_ok(|path| async move {
         match key_of(objects, &path).await? {

@@ -135,6 +135,13 @@ impl Sealed {
         Some(part)
     }
 
+    /// The first piece, as it was made.
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        let piece = self.pieces.pop_front()?;
+        self.size -= piece.len();
+        Some(piece)
+    }
+
     pub(crate) fn rest(self) -> Vec<Bytes> {
         self.pieces.into()
     }
@@ -191,8 +198,9 @@ impl Sealer {
         Ok(())
     }
 
-    pub(crate) fn finish(mut self, out: &mut Sealed) -> Result<(), Error> {
-        self.cipher.seal(self.pending, Position::Last, out)
+    /// Seals what is left; nothing may follow.
+    pub(crate) fn finish(&mut self, out: &mut Sealed) -> Result<(), Error> {
+        self.cipher.seal(std::mem::take(&mut self.pending), Position::Last, out)
     }
 }
 
@@ -248,6 +256,16 @@ impl Opener {
     pub(crate) fn finish(mut self, out: &mut Vec<u8>) -> Result<(), Error> {
         self.cipher.open(&self.pending, Position::Last, out)
     }
+}
+
+/// Opens a whole object that is in memory.
+pub(crate) fn open_whole(keys: &Keyring, name: &Key, sealed: &[u8]) -> Result<(String, Vec<u8>), Error> {
+    let (preamble, body) = sealed.split_at_checked(PREAMBLE_SIZE).ok_or(Error::Damaged)?;
+    let (mut opener, preamble) = Opener::new(keys, name, preamble)?;
+    let mut content = Vec::new();
+    opener.push(body, &mut content)?;
+    opener.finish(&mut content)?;
+    Ok((preamble.tenant, content))
 }
 
 /// The size of the content inside a sealed object of `sealed` bytes.

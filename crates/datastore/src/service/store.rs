@@ -9,20 +9,15 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{
-    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
-    PutPayload, RenameOptions, RenameTargetMode,
-};
+use object_store::{GetResult, GetResultPayload, ObjectStoreExt};
 use sha2::Digest;
 
+use super::disk::Named;
 use super::keyring::Keyring;
-use super::place::STAGING;
-use super::seal::{self, Opener, Sealed, Sealer, content_size};
+use super::place::{self, Objects};
+use super::seal::{self, Opener, content_size};
+use super::upload::Upload;
 use crate::key::Key;
-
-/// Objects up to this size are written in one request; larger ones in parts of exactly it, as some stores demand. S3 takes none smaller,
-/// and this much of an object is what is held of it in memory.
-pub(super) const PART: usize = 5 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -50,7 +45,7 @@ pub enum Error {
 
 impl Error {
     /// What a failed write means.
-    fn of(path: &str, source: object_store::Error) -> Self {
+    pub(super) fn of(path: &str, source: object_store::Error) -> Self {
         let path = path.to_owned();
         if is_full(&source) { Self::Full { path } } else { Self::Storage { path, source } }
     }
@@ -79,7 +74,7 @@ pub(crate) enum Put {
 
 #[derive(Clone)]
 pub(crate) struct Store {
-    pub(super) objects: Arc<dyn ObjectStore>,
+    pub(super) objects: Objects,
     pub(super) keys: Arc<Keyring>,
 }
 
@@ -94,10 +89,12 @@ pub(crate) struct Writing<'a> {
     pub(crate) key: &'a Key,
     pub(crate) tenant: &'a str,
     pub(crate) sha256: &'a Sha256,
+    /// What must be there for this to be written.
+    pub(crate) after: Option<&'a Key>,
 }
 
 impl Store {
-    pub(crate) fn new(objects: Arc<dyn ObjectStore>, keys: Arc<Keyring>) -> Self {
+    pub(crate) fn new(objects: Objects, keys: Arc<Keyring>) -> Self {
         Self { objects, keys }
     }
 
@@ -108,92 +105,21 @@ impl Store {
         E: std::fmt::Display,
     {
         let path = writing.key.path();
-        let staging = Path::from(format!("{STAGING}/{}", random_name(&path)?));
-        let mut upload = None;
+        let mut upload = Upload::new(&self.objects, &self.keys, &writing)?;
         let mut body = std::pin::pin!(body.fuse());
-        match self.write(&writing, body.as_mut(), &staging, &mut upload).await {
-            Ok(put) => Ok(put),
+        let named = match write(&writing, body.as_mut(), &mut upload).await {
+            Ok(named) => named,
             Err(error) => {
-                if let Some(mut upload) = upload {
-                    // What is left behind in staging is swept later; the error matters more.
-                    let _ = upload.abort().await;
-                }
+                upload.abort().await;
                 if matches!(error, Error::Full { .. }) {
                     drain(body, writing.key.limit()).await;
                 }
-                Err(error)
-            }
-        }
-    }
-
-    async fn write<S, E>(
-        &self,
-        writing: &Writing<'_>,
-        mut body: Pin<&mut S>,
-        staging: &Path,
-        upload: &mut Option<Box<dyn MultipartUpload>>,
-    ) -> Result<Put, Error>
-    where
-        S: Stream<Item = Result<Bytes, E>>,
-        E: std::fmt::Display,
-    {
-        let path = writing.key.path();
-        let sealed = |source| Error::Sealed { path: path.clone(), source };
-        let storage = |source| Error::of(&path, source);
-        let limit = writing.key.limit();
-        let mut out = Sealed::default();
-        let mut sealer =
-            Sealer::new(&self.keys, writing.key, writing.tenant, &digest_bytes(writing.sha256), &mut out)
-                .map_err(sealed)?;
-        let mut hasher = sha2::Sha256::new();
-        let mut size = 0u64;
-        while let Some(piece) = body.next().await {
-            let piece =
-                piece.map_err(|error| Error::Body { path: path.clone(), detail: error.to_string() })?;
-            size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
-            if size > limit {
-                return Err(Error::TooLarge { path: path.clone(), limit });
-            }
-            hasher.update(&piece);
-            sealer.push(&piece, &mut out).map_err(sealed)?;
-            while let Some(part) = out.part(PART) {
-                let parts = match upload {
-                    Some(parts) => parts,
-                    None => upload.insert(self.objects.put_multipart(staging).await.map_err(storage)?),
-                };
-                parts.put_part(PutPayload::from_iter(part)).await.map_err(storage)?;
-            }
-        }
-        sealer.finish(&mut out).map_err(sealed)?;
-        let found = hex_digest(hasher);
-        if &found != writing.sha256 {
-            return Err(Error::Digest { path, expected: writing.sha256.clone(), found });
-        }
-        let target = Path::from(path.as_str());
-        let result = match upload.as_mut() {
-            None => {
-                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-                // In one piece: sent in many, a second write of the same content often failed on a real S3 server with a broken
-                // connection, presumably because it refuses a taken name before it has read all of it.
-                let whole = PutPayload::from(out.rest().concat());
-                self.objects.put_opts(&target, whole, options).await.map(drop)
-            }
-            Some(parts) => {
-                parts.put_part(PutPayload::from_iter(out.rest())).await.map_err(storage)?;
-                parts.complete().await.map_err(storage)?;
-                *upload = None;
-                let options =
-                    RenameOptions { target_mode: RenameTargetMode::Create, ..RenameOptions::default() };
-                let renamed = self.objects.rename_opts(staging, &target, options).await;
-                if renamed.is_err() {
-                    let _ = self.objects.delete(staging).await;
-                }
-                renamed
+                return Err(error);
             }
         };
-        match result {
-            Ok(()) => Ok(Put::Created),
-            Err(object_store::Error::AlreadyExists { .. }) => {
+        match named {
+            Named::Now => Ok(Put::Created),
+            Named::Before => {
                 let stored = match self.open(writing.key).await {
                     Ok(stored) => stored,
                     // S3 refuses while a rival's write is not finished, and that one may still fail.
@@ -202,14 +128,24 @@ impl Store {
                 };
                 if &stored.sha256 == writing.sha256 { Ok(Put::Same) } else { Err(Error::Conflict(path)) }
             }
-            Err(source) => Err(storage(source)),
         }
     }
 
     pub(crate) async fn put_bytes(&self, key: &Key, tenant: &str, content: Bytes) -> Result<Put, Error> {
+        self.put_bytes_after(None, key, tenant, content).await
+    }
+
+    /// The same for what follows another object, which must still be there.
+    pub(crate) async fn put_bytes_after(
+        &self,
+        after: Option<&Key>,
+        key: &Key,
+        tenant: &str,
+        content: Bytes,
+    ) -> Result<Put, Error> {
         let sha256 = Sha256::of(&content);
         let body = futures::stream::iter([Ok::<_, std::convert::Infallible>(content)]);
-        self.put(Writing { key, tenant, sha256: &sha256 }, body).await
+        self.put(Writing { key, tenant, sha256: &sha256, after }, body).await
     }
 
     /// Opens an object: its preamble is proved before this returns, each chunk before it is given out.
@@ -248,15 +184,31 @@ impl Store {
 
     /// The whole content of an object that is small by its kind, checked against its digest.
     pub(crate) async fn bytes(&self, key: &Key) -> Result<(String, Vec<u8>), Error> {
-        let mut opened = self.open(key).await?;
-        if opened.size > key.limit() {
-            return Err(Error::TooLarge { path: key.path(), limit: key.limit() });
-        }
-        let mut content = Vec::new();
-        while let Some(piece) = opened.content.try_next().await? {
-            content.extend_from_slice(&piece);
-        }
-        Ok((opened.tenant, content))
+        let too_large = || Error::TooLarge { path: key.path(), limit: key.limit() };
+        let Some(disk) = self.objects.disk().cloned() else {
+            let mut opened = self.open(key).await?;
+            if opened.size > key.limit() {
+                return Err(too_large());
+            }
+            let mut content = Vec::new();
+            while let Some(piece) = opened.content.try_next().await? {
+                content.extend_from_slice(&piece);
+            }
+            return Ok((opened.tenant, content));
+        };
+        let path = key.path();
+        let storage = |source| Error::Storage { path: key.path(), source };
+        // Sealed it is longer, by less than this.
+        let limit = key.limit() + key.limit() / 1024 + 1024;
+        let read = tokio::task::spawn_blocking(move || disk.read(&path, limit));
+        let sealed = match read.await.map_err(|error| storage(error.into()))? {
+            Ok(Some(sealed)) => sealed,
+            Ok(None) => return Err(Error::NotFound(key.path())),
+            Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => return Err(too_large()),
+            Err(error) => return Err(storage(place::io(error))),
+        };
+        seal::open_whole(&self.keys, key, &sealed)
+            .map_err(|source| Error::Sealed { path: key.path(), source })
     }
 
     pub(crate) async fn exists(&self, key: &Key) -> Result<bool, Error> {
@@ -306,6 +258,37 @@ impl Store {
         found.sort();
         Ok(found)
     }
+}
+
+/// Takes a body to where it rests, and gives it its name once it proved to be what was announced.
+async fn write<S, E>(
+    writing: &Writing<'_>,
+    mut body: Pin<&mut S>,
+    upload: &mut Upload,
+) -> Result<Named, Error>
+where
+    S: Stream<Item = Result<Bytes, E>>,
+    E: std::fmt::Display,
+{
+    let path = || writing.key.path();
+    let limit = writing.key.limit();
+    let mut hasher = sha2::Sha256::new();
+    let mut size = 0u64;
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| Error::Body { path: path(), detail: error.to_string() })?;
+        size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        if size > limit {
+            return Err(Error::TooLarge { path: path(), limit });
+        }
+        // First: where there is a disk, it is busy with this piece while its digest is taken.
+        upload.push(piece.clone()).await?;
+        hasher.update(&piece);
+    }
+    let found = hex_digest(hasher);
+    if &found != writing.sha256 {
+        return Err(Error::Digest { path: path(), expected: writing.sha256.clone(), found });
+    }
+    upload.finish().await
 }
 
 /// Takes what is still sent, up to `limit` bytes, and forgets it: whoever is in the middle of sending may not hear an answer.
@@ -370,15 +353,6 @@ impl Reading {
             }
         }
     }
-}
-
-fn random_name(path: &str) -> Result<String, Error> {
-    use rand::TryRngCore;
-    let mut bytes = [0u8; 16];
-    rand::rngs::OsRng
-        .try_fill_bytes(&mut bytes)
-        .map_err(|_| Error::Sealed { path: path.to_owned(), source: seal::Error::Randomness })?;
-    Ok(hex::encode(bytes))
 }
 
 pub(super) fn digest_bytes(sha256: &Sha256) -> [u8; 32] {

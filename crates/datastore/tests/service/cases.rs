@@ -11,7 +11,6 @@ use datastore::client::{Error, LockChange};
 use datastore::{Artefact, Attempt, RunUid, StateId, Subject};
 use futures::{StreamExt, TryStreamExt};
 use reqwest::StatusCode;
-use testkit::s3::files_below;
 
 use crate::harness::{Harness, description, identity, state_text};
 
@@ -66,17 +65,21 @@ pub(crate) async fn a_run_is_forgotten_whole_and_no_other_with_it(harness: Harne
 
 pub(crate) async fn a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing(harness: Harness) {
     let wrong = Sha256::of(b"something else");
-    let status = reqwest::Client::new()
-        .put(format!("{}/v1/bundles/{wrong}", harness.base))
-        .bearer_auth("controller")
-        .header("terrane-sha256", wrong.as_str())
-        .body("content")
-        .send()
-        .await
-        .unwrap()
-        .status();
-    assert_eq!(status, StatusCode::BAD_REQUEST);
-    assert!(!harness.client("controller").bundle_exists(&wrong).await.unwrap());
+    // The large one is on its way to where it would rest before its digest is known.
+    for size in [7, 11 * 1024 * 1024] {
+        let status = reqwest::Client::new()
+            .put(format!("{}/v1/bundles/{wrong}", harness.base))
+            .bearer_auth("controller")
+            .header("terrane-sha256", wrong.as_str())
+            .body(vec![1u8; size])
+            .send()
+            .await
+            .unwrap()
+            .status();
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(!harness.client("controller").bundle_exists(&wrong).await.unwrap());
+        assert_eq!(harness.names("staging").await, [""; 0]);
+    }
 }
 
 pub(crate) async fn a_large_bundle_streams_through_and_rests_encrypted(harness: Harness) {
@@ -93,17 +96,17 @@ pub(crate) async fn a_large_bundle_streams_through_and_rests_encrypted(harness: 
     assert_eq!(controller.bundle_get(&sha256, &mut out).await.unwrap(), content.len() as u64);
     assert!(std::fs::read(harness.dir.path().join("copy")).unwrap() == content);
 
-    let stored = harness.objects.join("bundles").join(sha256.as_str());
-    let mut sealed = std::fs::read(&stored).unwrap();
+    let stored = format!("bundles/{sha256}");
+    let mut sealed = harness.stored(&stored).await;
     // The content repeats every seventeen bytes, so any stretch of plain text in the first part would show it.
     assert!(!sealed[..100_000].windows(16).any(|window| window == b"CANARY-IN-BUNDLE"));
-    let left = files_below(&harness.objects.join("staging"));
+    let left = harness.names("staging").await;
     assert!(left.is_empty(), "nothing stays in staging: {left:?}");
 
     // One changed bit in the middle: the read fails, and never as if it were whole.
     let middle = sealed.len() / 2;
     sealed[middle] ^= 4;
-    std::fs::write(&stored, &sealed).unwrap();
+    harness.overwrite(&stored, &sealed).await;
     let mut out = tokio::fs::File::create(harness.dir.path().join("bad")).await.unwrap();
     assert!(controller.bundle_get(&sha256, &mut out).await.is_err());
 }

@@ -10,18 +10,23 @@ use api::text::{CommitId, Sha256};
 use datastore::client::{Client, TokenSource};
 use datastore::service::{Keyring, Objects, Options, Place, router};
 use datastore::{Artefact, Attempt};
+use futures::TryStreamExt;
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
 use reqwest::{Method, StatusCode};
+use testkit::azure::AzureServer;
 use testkit::callers::ByName;
+use testkit::google::GoogleServer;
 use testkit::s3::S3Server;
 
 pub(crate) struct Harness {
     pub(crate) base: String,
     http: reqwest::Client,
-    /// Where the bytes of objects are as files, whatever serves them.
-    pub(crate) objects: PathBuf,
     pub(crate) store: Objects,
     pub(crate) dir: tempfile::TempDir,
     server: tokio::task::JoinHandle<()>,
+    /// What the objects rest in, where that is of this test alone.
+    _google: Option<GoogleServer>,
 }
 
 impl Drop for Harness {
@@ -34,8 +39,8 @@ impl Harness {
     pub(crate) async fn on_disk() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let objects = dir.path().join("objects");
-        let store = Place::Directory(objects.clone()).open([]).await.unwrap();
-        Self::start(dir, objects, store).await
+        let store = Place::Directory(objects).open([]).await.unwrap();
+        Self::start(dir, store).await
     }
 
     pub(crate) async fn on_s3() -> Self {
@@ -45,20 +50,49 @@ impl Harness {
 
     /// On the server, reached by way of `address`.
     pub(crate) async fn on_s3_at(server: &S3Server, address: std::net::SocketAddr) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let prefix = dir.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
-        let place = Place::Bucket(server.url(&prefix).parse().unwrap());
-        let store = place.open(server.environment(address)).await.unwrap();
-        Self::start(dir, server.files(&prefix), store).await
+        Self::on_bucket(|prefix| server.url(prefix), server.environment(address)).await
     }
 
-    async fn start(dir: tempfile::TempDir, objects: PathBuf, store: Objects) -> Self {
+    pub(crate) async fn on_azure() -> Self {
+        let server = AzureServer::shared().await;
+        Self::on_azure_at(server, server.address()).await
+    }
+
+    /// On the server, reached by way of `address`.
+    pub(crate) async fn on_azure_at(server: &AzureServer, address: std::net::SocketAddr) -> Self {
+        Self::on_bucket(|prefix| server.url(prefix), server.environment(address)).await
+    }
+
+    pub(crate) async fn on_google() -> Self {
+        let server = GoogleServer::start().await.unwrap();
+        let address = server.address();
+        Self::on_google_at(server, address).await
+    }
+
+    /// On the server, reached by way of `address`.
+    pub(crate) async fn on_google_at(server: GoogleServer, address: std::net::SocketAddr) -> Self {
+        let environment = server.environment(address);
+        let mut harness = Self::on_bucket(|prefix| server.url(prefix), environment).await;
+        harness._google = Some(server);
+        harness
+    }
+
+    /// Below a prefix that nobody else uses.
+    async fn on_bucket(url: impl Fn(&str) -> String, environment: Vec<(String, String)>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let prefix = dir.path().file_name().unwrap().to_str().unwrap().trim_start_matches('.').to_owned();
+        let place = Place::Bucket(url(&prefix).parse().unwrap());
+        let store = place.open(environment).await.unwrap();
+        Self::start(dir, store).await
+    }
+
+    async fn start(dir: tempfile::TempDir, store: Objects) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let service = service(&dir.path().join("keys"), &store);
         #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
         let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
-        Self { base, http: reqwest::Client::new(), objects, store, dir, server }
+        Self { base, http: reqwest::Client::new(), store, dir, server, _google: None }
     }
 
     /// The same objects served by a new process, as far as can be told from outside: nothing is remembered, keys are read again.
@@ -88,6 +122,26 @@ impl Harness {
         let content = serde_json::to_vec(description).unwrap();
         self.client("controller").artefact_put(&attempt, Artefact::Spec, content.into()).await.unwrap();
         attempt
+    }
+
+    /// The bytes of an object as they rest.
+    pub(crate) async fn stored(&self, path: &str) -> Vec<u8> {
+        self.store.get(&Path::from(path)).await.unwrap().bytes().await.unwrap().to_vec()
+    }
+
+    /// Puts other bytes in their place, behind the service's back.
+    pub(crate) async fn overwrite(&self, path: &str, bytes: &[u8]) {
+        self.store.put(&Path::from(path), bytes.to_vec().into()).await.unwrap();
+    }
+
+    pub(crate) async fn remove(&self, path: &str) {
+        self.store.delete(&Path::from(path)).await.unwrap();
+    }
+
+    /// Everything below a prefix.
+    pub(crate) async fn names(&self, prefix: &str) -> Vec<String> {
+        let found = self.store.list(Some(&Path::from(prefix)));
+        found.map_ok(|meta| meta.location.to_string()).try_collect().await.unwrap()
     }
 
     pub(crate) async fn raw(
@@ -121,7 +175,7 @@ impl Harness {
 
 fn service(keys: &std::path::Path, store: &Objects) -> axum::Router {
     let keys = Keyring::load_or_create(keys).unwrap();
-    router(Options { objects: Arc::clone(store), keys, reviewer: Arc::new(ByName) })
+    router(Options { objects: store.clone(), keys, reviewer: Arc::new(ByName) })
 }
 
 pub(crate) fn description(

@@ -1,4 +1,5 @@
-//! The service over a real socket, with callers made by a reviewer of ours: on local disk, and on a real S3 server.
+//! The service over a real socket, with callers made by a reviewer of ours: on local disk, on a real S3 server, on
+//! Azure's own, and on a stand-in for Google's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod buckets;
@@ -8,7 +9,7 @@ mod rotation;
 
 use harness::Harness;
 
-/// Each case is a test on local disk and a test on S3: the service may not differ.
+/// Each case is a test on local disk, one on S3, one on Azure and one on what stands for Google: the service may not differ.
 macro_rules! everywhere {
     ($($module:ident: $($case:ident)*;)*) => {
         mod disk {
@@ -24,6 +25,22 @@ macro_rules! everywhere {
                 #[tokio::test]
                 async fn $case() {
                     super::$module::$case(super::Harness::on_s3().await).await;
+                }
+            )*)*
+        }
+        mod google {
+            $($(
+                #[tokio::test]
+                async fn $case() {
+                    super::$module::$case(super::Harness::on_google().await).await;
+                }
+            )*)*
+        }
+        mod azure {
+            $($(
+                #[tokio::test]
+                async fn $case() {
+                    super::$module::$case(super::Harness::on_azure().await).await;
                 }
             )*)*
         }

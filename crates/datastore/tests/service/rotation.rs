@@ -79,20 +79,20 @@ pub(crate) async fn what_was_changed_swapped_or_rolled_back_behind_our_back_is_r
     let (runner, controller) = (harness.client("team/run-1/1"), harness.client("controller"));
     runner.artefact_put(&attempt, Artefact::Plan, Bytes::from_static(b"plan")).await.unwrap();
     runner.artefact_put(&attempt, Artefact::PlanText, Bytes::from_static(b"text")).await.unwrap();
-    let of = |name: &str| harness.objects.join("runs/run-1/1").join(name);
-    let sealed = fs::read(of("plan")).unwrap();
+    let of = |name: &str| format!("runs/run-1/1/{name}");
+    let sealed = harness.stored(&of("plan")).await;
     for at in 0..sealed.len() {
         let mut changed = sealed.clone();
         changed[at] ^= 1 << (at % 8);
-        fs::write(of("plan"), &changed).unwrap();
+        harness.overwrite(&of("plan"), &changed).await;
         let read = controller.artefact_get(&attempt, Artefact::Plan, 100).await;
         assert!(read.is_err(), "byte {at} was changed, and {read:?} was read");
     }
-    fs::write(of("plan"), &sealed).unwrap();
+    harness.overwrite(&of("plan"), &sealed).await;
     assert_eq!(controller.artefact_get(&attempt, Artefact::Plan, 100).await.unwrap().unwrap(), "plan");
-    let text = fs::read(of("plan.txt")).unwrap();
-    fs::write(of("plan"), &text).unwrap();
-    fs::write(of("plan.txt"), &sealed).unwrap();
+    let text = harness.stored(&of("plan.txt")).await;
+    harness.overwrite(&of("plan"), &text).await;
+    harness.overwrite(&of("plan.txt"), &sealed).await;
     for artefact in [Artefact::Plan, Artefact::PlanText] {
         let read = controller.artefact_get(&attempt, artefact, 100).await;
         assert!(read.is_err(), "{artefact:?} was swapped, and {read:?} was read");
@@ -106,23 +106,27 @@ pub(crate) async fn what_was_changed_swapped_or_rolled_back_behind_our_back_is_r
         runner.state_put(&id, &file, Some("A"), Some(3)).await.unwrap();
     }
     let path = format!("/v1/state/{id}");
-    let state = harness.objects.join("states").join(id.as_str());
-    let step = |number: u64| state.join(format!("steps/{number:020}"));
-    let (second, third) = (fs::read(step(2)).unwrap(), fs::read(step(3)).unwrap());
+    let step = |number: u64| format!("states/{id}/steps/{number:020}");
+    let (second, third) = (harness.stored(&step(2)).await, harness.stored(&step(3)).await);
     // The step of the first version in the place of the second's.
-    fs::write(step(3), &second).unwrap();
+    harness.overwrite(&step(3), &second).await;
     assert_eq!(harness.get(&path).await.status(), StatusCode::INTERNAL_SERVER_ERROR);
     // The last step gone, as if it had never been.
-    fs::remove_file(step(3)).unwrap();
+    harness.remove(&step(3)).await;
     let rolled_back = harness.get(&path).await;
     assert_eq!(rolled_back.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let message = rolled_back.text().await.unwrap();
     assert!(message.contains("rolled back or damaged"), "{message}");
-    fs::write(step(3), &third).unwrap();
+    // Nor is anything built upon it, by whoever remembers what it said.
+    let unlocked = runner.state_lock(&id, LockChange::Release, lock("A"), Some(3)).await;
+    let message = unlocked.unwrap_err().to_string();
+    assert!(message.contains("rolled back or damaged"), "{message}");
+    assert!(!harness.names(&format!("states/{id}/steps")).await.contains(&step(4)));
+    harness.overwrite(&step(3), &third).await;
     assert_eq!(harness.get(&path).await.status(), StatusCode::OK);
     // The content gone: to the tools 404 would mean that nothing exists yet.
-    let content = state.join("content").join(Sha256::of(state_text("l", 2, 10).as_bytes()).as_str());
-    fs::remove_file(&content).unwrap();
+    let content = Sha256::of(state_text("l", 2, 10).as_bytes());
+    harness.remove(&format!("states/{id}/content/{content}")).await;
     let gone = harness.get(&path).await;
     assert_eq!(gone.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }

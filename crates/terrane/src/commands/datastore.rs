@@ -118,7 +118,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let tools = tool_service::router(store, source, reviewer.clone()).merge(providers);
     let own = signs::Own::default();
     let signs =
-        signs::datastore_router(client, reviewer.clone(), place.clone(), Arc::clone(&objects), own.clone());
+        signs::datastore_router(client, reviewer.clone(), place.clone(), objects.clone(), own.clone());
     let parts = datastore::service::Options { objects, keys, reviewer };
     let service = own.traffic.count(router(parts).merge(tools)).merge(signs);
     tracing::info!(address = %door.address()?, scheme = door.scheme(), %place, "serving artefacts");
