@@ -152,6 +152,7 @@ pub(crate) fn description(
         backend: None,
         plan: None,
         inputs: None,
+        outputs: false,
         script: None,
     }
 }
