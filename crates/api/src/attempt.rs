@@ -55,6 +55,9 @@ pub struct Description {
     /// What the layer gives to its code; the values of references come with the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<GivenInputs>,
+    /// Whether the outputs are kept once the code is in place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outputs: bool,
     /// The script that was last run to its end: the same one need not be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,

@@ -12,6 +12,7 @@ use crate::backend::StateIdentity;
 use crate::difference::Difference;
 use crate::hooks::{Hooks, Scripts};
 use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Variable, VariablesFrom};
+use crate::outputs::{OutputPlace, OutputTarget};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
@@ -132,6 +133,10 @@ pub struct TerraformLayerSpec {
     /// How many finished runs are kept, with their plans and logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_history_policy: Option<RunHistoryPolicy>,
+    /// Secrets and ConfigMaps of the layer's own namespace that its outputs are written to, and kept true in. They go with the layer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub write_outputs_to: Vec<OutputTarget>,
     /// What becomes of the infrastructure when the layer is deleted. Default: `Orphan`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<DeletionPolicy>,
@@ -287,6 +292,9 @@ pub struct TerraformLayerStatus {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::hooks::outputs_schema")]
     pub hook_outputs: BTreeMap<String, Value>,
+    /// The Secrets and ConfigMaps that outputs are written to. One that the spec no longer names stays here until it is cleared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_targets: Vec<OutputPlace>,
     /// The newest plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanRef>,

@@ -11,6 +11,7 @@ mod formats;
 pub mod hooks;
 pub mod inputs;
 pub mod layer;
+pub mod outputs;
 pub mod provider;
 pub mod repository;
 pub mod run;
@@ -72,6 +73,9 @@ pub mod annotation {
     pub const TOKEN: &str = "terrane.dev/token";
     /// The sha256 of a plan that may be applied; counts as one approval without a proved author.
     pub const APPROVE: &str = "terrane.dev/approve";
+    /// On a Secret or ConfigMap with outputs of a layer: the keys that the layer wrote there, with commas between them. All others are
+    /// somebody else's.
+    pub const OUTPUT_KEYS: &str = "terrane.dev/output-keys";
     /// On a run: any value cancels it. On a layer: the name of the run that is canceled.
     pub const CANCEL: &str = "terrane.dev/cancel";
 }

@@ -90,6 +90,9 @@ pub struct TerraformRunSpec {
     /// does not begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Sha256>,
+    /// Whether it keeps the outputs of the code once that is in place, for the layer's Secrets and ConfigMaps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outputs: bool,
     /// How often a failed attempt is followed by another.
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -200,6 +203,8 @@ pub enum TriggerKind {
     Commit,
     /// The variables or the environment of the layer are other ones.
     Inputs,
+    /// The layer's outputs are to be written somewhere, and no run has kept them yet.
+    Outputs,
     /// The last plan is older than the drift interval.
     Drift,
     /// A person asked.

@@ -13,6 +13,7 @@ mod inputs;
 mod layer;
 pub mod leader;
 pub mod metrics;
+mod outputs;
 mod queue;
 mod readable;
 mod references;
@@ -50,6 +51,7 @@ pub use error::{Class, Error};
 pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
+pub use outputs::Written;
 pub use queue::Queue;
 pub use references::References;
 pub use scope::Namespaces;
@@ -75,6 +77,7 @@ pub struct Context {
     pub queue: Arc<Queue>,
     pub sizes: Arc<Sizes>,
     pub references: Arc<References>,
+    pub outputs: Arc<Written>,
     /// Read once; what digests of variables are made with.
     pub digest_key: Arc<OnceCell<DigestKey>>,
     /// Randomness comes in here and nowhere else.
@@ -104,6 +107,7 @@ impl Context {
             queue: Arc::default(),
             sizes: Arc::default(),
             references: Arc::default(),
+            outputs: Arc::default(),
             digest_key: Arc::default(),
             random: ask_the_system,
             events: Arc::default(),

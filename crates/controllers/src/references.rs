@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::TerraformLayer;
 use api::inputs::{Kind, Object};
+use engine::outputs::{asked, recorded};
 use futures::channel::mpsc;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt, future};
@@ -73,7 +74,8 @@ impl References {
     /// Remembers what a layer refers to. Called before the objects are read, so that no change after that is missed.
     /// O(references of the layer · log).
     pub(crate) fn follow(&self, layer: &TerraformLayer) {
-        let objects = layer.spec.inputs().objects().into_keys().collect();
+        let inputs = layer.spec.inputs().objects().into_keys();
+        let objects = inputs.chain(asked(layer)).chain(recorded(layer)).collect();
         self.set((layer.namespace().unwrap_or_default(), layer.name_any()), objects);
     }
 

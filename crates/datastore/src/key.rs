@@ -17,12 +17,15 @@ pub enum Artefact {
     PlanJson,
     /// The plan for people.
     PlanText,
+    /// What the code gives out, once it is in place; sensitive values among it.
+    Outputs,
     /// The runner's last act.
     Result,
 }
 
 impl Artefact {
-    pub const ALL: [Self; 5] = [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Result];
+    pub const ALL: [Self; 6] =
+        [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Outputs, Self::Result];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,6 +33,7 @@ impl Artefact {
             Self::Plan => "plan",
             Self::PlanJson => "plan.json",
             Self::PlanText => "plan.txt",
+            Self::Outputs => "outputs",
             Self::Result => "result",
         }
     }
@@ -49,7 +53,7 @@ impl FromStr for Artefact {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|artefact| artefact.name() == name).ok_or_else(|| Error {
             value: name.to_owned(),
-            expected: "an artefact: spec, plan, plan.json, plan.txt or result",
+            expected: "an artefact: spec, plan, plan.json, plan.txt, outputs or result",
         })
     }
 }
@@ -195,6 +199,9 @@ pub enum Key {
 
 const MIB: u64 = 1024 * 1024;
 
+/// The most that is kept of an attempt's outputs: more than fits into a few Secrets.
+pub const OUTPUTS_LIMIT: u64 = 16 * MIB;
+
 impl Key {
     pub fn path(&self) -> String {
         match self {
@@ -280,6 +287,7 @@ impl Key {
             Self::Artefact(_, Artefact::Spec | Artefact::Result) => MIB,
             Self::Artefact(_, Artefact::Plan | Artefact::PlanJson) => 512 * MIB,
             Self::Artefact(_, Artefact::PlanText) => 64 * MIB,
+            Self::Artefact(_, Artefact::Outputs) => OUTPUTS_LIMIT,
             Self::LogSegment(_, _) | Self::StateStep(_, _) | Self::Audit(_, _) => MIB,
             Self::StateContent(_, _) => 512 * MIB,
         }

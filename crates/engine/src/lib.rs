@@ -7,6 +7,7 @@ pub mod leader;
 pub mod manifests;
 pub mod names;
 pub mod news;
+pub mod outputs;
 pub mod queue;
 pub mod repository;
 pub mod retry;

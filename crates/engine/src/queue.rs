@@ -80,7 +80,11 @@ impl Waiting {
             }
             (
                 Holds::Nothing,
-                TriggerKind::Commit | TriggerKind::Inputs | TriggerKind::Failure | TriggerKind::Auto,
+                TriggerKind::Commit
+                | TriggerKind::Inputs
+                | TriggerKind::Outputs
+                | TriggerKind::Failure
+                | TriggerKind::Auto,
             ) => Urgency::Usual,
             (Holds::Nothing, TriggerKind::Drift) => Urgency::Drift,
         };

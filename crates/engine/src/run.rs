@@ -379,6 +379,7 @@ fn superseded_by<'a>(run: &TerraformRun, layer: &'a TerraformLayer, number: u32)
     let follows_commits = match run.spec.trigger.kind {
         TriggerKind::Commit
         | TriggerKind::Inputs
+        | TriggerKind::Outputs
         | TriggerKind::Drift
         | TriggerKind::Manual
         | TriggerKind::Failure

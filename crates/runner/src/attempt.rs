@@ -157,6 +157,7 @@ impl Work<'_> {
             None => self.apply(ready, plan).await?,
         };
         self.hooks(after, ready, outputs).await?;
+        self.keep_outputs(ready).await;
         Ok(ending)
     }
 
@@ -358,11 +359,12 @@ impl Work<'_> {
             self.client.artefact_put(self.attempt, Artefact::PlanText, text.clone().into()),
             ready.tool.show_json(&file, &ready.dir, &ready.surroundings, &mut complaints),
         );
-        let (mut summary, differences, json) = match shown.map_err(process_failed)? {
+        let shown = shown.map_err(process_failed)?;
+        let (mut summary, differences, json) = match &shown {
             Some(document) => {
                 // Its own marks first; then the values we know to be secret, whether or not the code marks them.
                 let mut shown =
-                    tofu::plan::read(&document).map_err(|error| Ending::bad_input(error.to_string()))?;
+                    tofu::plan::read(document).map_err(|error| Ending::bad_input(error.to_string()))?;
                 self.log.mask().json(&mut shown.redacted);
                 let mask = self.log.mask();
                 let found = differences(&shown.plan, self.description.mode, &|text| mask.line(text));
@@ -381,6 +383,9 @@ impl Work<'_> {
             }
         };
         text_stored.map_err(store)?;
+        if let Some(document) = shown.filter(|_| !summary.has_changes()) {
+            self.keep_planned_outputs(&document).await;
+        }
         let message = describe(&summary, &differences);
         // The end of the log travels beside the last artefact. Should that fail, the log says so as well.
         self.log.line(&message);

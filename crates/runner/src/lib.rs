@@ -8,6 +8,7 @@ mod hooks;
 mod inputs;
 mod log;
 mod mask;
+mod outputs;
 mod providers;
 mod proxy;
 mod scripts;

@@ -257,6 +257,16 @@ impl Tool {
         self.captured(["show", "-json"], [file.as_os_str()], dir, surroundings, complaints).await
     }
 
+    /// The outputs in JSON, sensitive ones in clear, or nothing when they cannot be read.
+    pub async fn output_json(
+        &self,
+        dir: &Path,
+        surroundings: &Surroundings,
+        complaints: Lines<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        self.captured(["output", "-json", "-no-color"], [], dir, surroundings, complaints).await
+    }
+
     /// The current state of whatever backend the code has, or nothing when it cannot be read.
     pub async fn state_pull(
         &self,

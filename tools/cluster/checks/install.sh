@@ -29,6 +29,7 @@ check_install() {
     eventually 120 "and the one with a script" ready hello-script
     say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
+    check_outputs
     check_policies
     check_upgrade
     serve_code

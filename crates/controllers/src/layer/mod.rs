@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use api::text::PathGlob;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::layer::{Observed, Source, bytes_kept, decide};
+use engine::layer::{Observed, Source, bytes_kept, decide, gives_outputs};
+use engine::outputs::{Outcome, Standing, recorded};
 use engine::{Read, Wake};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -28,6 +29,7 @@ pub(crate) async fn reconcile(
         context.desk.unfollow(&namespace, &layer.name_any());
         context.references.unfollow(&namespace, &layer.name_any());
         context.sizes.forget(&*layer);
+        context.outputs.forget(&*layer);
         return Ok(Wake::OnChange);
     };
     context.desk.follow(&layer);
@@ -41,7 +43,7 @@ pub(crate) async fn reconcile(
         Some(_) => context.sizes.observe(&layer, &runs, &context.datastore).await,
         None => BTreeMap::new(),
     };
-    let decision = decide(&Observed {
+    let mut observed = Observed {
         now: (context.now)(),
         layer: &layer,
         repository: repository.as_ref().map_or(Read::Absent, Read::Present),
@@ -50,9 +52,21 @@ pub(crate) async fn reconcile(
         runs: &runs,
         approvals: &approvals,
         sizes: &sizes,
+        outputs: Outcome { places: recorded(&layer), standing: Standing::Unknown },
         settings: &context.settings,
-    });
-    act::act(&api, layer, decision, &context).await
+    };
+    // Trouble with the objects of others is no reason to leave the layer alone.
+    let written = context.outputs.keep(&layer, gives_outputs(&observed), &context).await;
+    let trouble = match written {
+        Ok(outcome) => {
+            observed.outputs = outcome;
+            None
+        }
+        Err(error) => Some(error),
+    };
+    let decision = decide(&observed);
+    let wake = act::act(&api, layer, decision, &context).await?;
+    trouble.map_or(Ok(wake), Err)
 }
 
 async fn observe_repository(

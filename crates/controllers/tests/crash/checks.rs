@@ -49,6 +49,32 @@ fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> 
     found.extend(bounded_children(&api));
     found.extend(monotone(&api));
     found.extend(ours.iter().filter_map(|event| vain(event)));
+    found.extend(announced(&api));
+    found
+}
+
+/// What outputs are written to stands in the layer's status before it is written, or nobody would clear it after a crash.
+fn announced(api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut places: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for event in api.iter().filter(|event| event.is_done() && event.is_write()) {
+        let object = &event.answer;
+        match event.site.target.as_str() {
+            "terraformlayers/status" => {
+                for place in object["status"]["outputTargets"].as_array().into_iter().flatten() {
+                    let of = |kind, field: &str| place[field].as_str().map(|name| (kind, name));
+                    places.extend(of("secrets", "secret").or(of("configmaps", "configMap")));
+                }
+            }
+            kind @ ("secrets" | "configmaps") if event.site.verb == "POST" => {
+                let name = text(&object["metadata"]["name"]);
+                if object["metadata"]["labels"][label::LAYER].is_string() && !places.contains(&(kind, name)) {
+                    found.push(format!("S7: {kind} {name} was made before any status names it"));
+                }
+            }
+            _ => {}
+        }
+    }
     found
 }
 
@@ -533,8 +559,13 @@ fn monotone(api: &[&Event]) -> Vec<String> {
 fn vain(event: &Event) -> Option<String> {
     let version = |object: &Value| text(&object["metadata"]["resourceVersion"]).to_owned();
     let same = version(&event.sent) == version(&event.answer) && !version(&event.sent).is_empty();
-    (event.site.verb == "PUT" && event.is_done() && same)
-        .then(|| format!("L7: {} changed nothing", event.site))
+    // A layer that is let go by a patch has no newer version to answer with.
+    let is_kept = match event.site.verb.as_str() {
+        "PUT" => true,
+        "PATCH" => ["secrets", "configmaps"].contains(&event.site.target.as_str()),
+        _ => false,
+    };
+    (is_kept && event.is_done() && same).then(|| format!("L7: {} changed nothing", event.site))
 }
 
 fn text(value: &Value) -> &str {

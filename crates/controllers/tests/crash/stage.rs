@@ -228,6 +228,13 @@ impl Stage {
                     true => self.apply(&runner, &description).await.map(|()| None)?,
                     false => Some(self.plan(&runner, &attempt, &description).await?),
                 };
+                if description.outputs && plan.as_ref().is_none_or(|(_, changes)| *changes == 0) {
+                    let commit = &description.revision;
+                    let outputs = json!({
+                        "commit": { "value": commit }, "hidden": { "sensitive": true, "value": format!("of {commit}") },
+                    });
+                    runner.artefact_put(&attempt, Artefact::Outputs, outputs.to_string().into()).await?;
+                }
                 let report = self.report(&runner, &attempt, &description, "Succeeded", plan.clone()).await?;
                 self.execs[at].plan = plan.map(|(sha256, _)| sha256);
                 self.execs[at].reported = Some(report);

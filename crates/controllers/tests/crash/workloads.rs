@@ -5,6 +5,7 @@ use anyhow::Result;
 use api::TerraformLayer;
 use api::layer::{DeletionPolicy, LayerState};
 use api::run::Action;
+use serde_json::json;
 use testkit::objects::{self, Remedied};
 
 use crate::stage::{Stage, Verdict};
@@ -24,6 +25,10 @@ pub enum Act {
     Cancel,
     /// Somebody deletes every layer.
     Delete,
+    /// Somebody edits what layers wrote their outputs to, and adds a key of their own to the Secret.
+    Tamper,
+    /// Every layer writes its outputs to a Secret alone.
+    Unname,
     /// Time passes in which a leader renews its Lease.
     Wait,
 }
@@ -92,6 +97,15 @@ fn destroyed() -> Result<Vec<TerraformLayer>> {
     let mut layers = automatic()?;
     for layer in &mut layers {
         layer.spec.deletion_policy = Some(DeletionPolicy::Destroy);
+    }
+    Ok(layers)
+}
+
+fn giving() -> Result<Vec<TerraformLayer>> {
+    let mut layers = automatic()?;
+    for layer in &mut layers {
+        layer.spec.write_outputs_to =
+            serde_json::from_value(json!([{ "secret": "given" }, { "configMap": "given" }]))?;
     }
     Ok(layers)
 }
@@ -235,6 +249,25 @@ pub const ALL: &[Workload] = &[
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'b')?;
             equal("applies", stage.applies(), 2)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "outputs that are edited, change and are asked for no more",
+        layers: giving,
+        acts: &[Act::Tamper, Act::Push, Act::Unname],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'b')?;
+            equal("applies", stage.applies(), 2)?;
+            let expected = json!({
+                "Secret given": { "commit": commit('b'), "hidden": format!("of {}", commit('b')), "theirs": "stays" },
+            });
+            if json!(rest.outputs) == expected {
+                Ok(())
+            } else {
+                Err(format!("outputs are {:?}", rest.outputs))
+            }
         },
         ..PLAIN
     },

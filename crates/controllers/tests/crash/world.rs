@@ -25,6 +25,8 @@ use engine::retry::Policy;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -140,6 +142,8 @@ impl Making {
 #[derive(Debug)]
 pub struct Rest {
     pub layers: Vec<TerraformLayer>,
+    /// What the objects of that name hold that layers write to.
+    pub outputs: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// A regular look comes at most a tenth later than its interval says.
@@ -426,6 +430,22 @@ impl World {
                     }
                 }
             }
+            Act::Tamper => {
+                let (secrets, maps) = (
+                    Api::<Secret>::default_namespaced(self.people.clone()),
+                    Api::<ConfigMap>::default_namespaced(self.people.clone()),
+                );
+                let edit = json!({ "stringData": { "hidden": "edited", "theirs": "stays" } });
+                secrets.patch("given", &PatchParams::default(), &Patch::Merge(edit)).await?;
+                maps.delete("given", &DeleteParams::default()).await?;
+            }
+            Act::Unname => {
+                let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
+                let wish = json!({ "spec": { "writeOutputsTo": [{ "secret": "given" }] } });
+                for layer in self.rest().await?.layers {
+                    layers.patch(&layer.name_any(), &PatchParams::default(), &Patch::Merge(&wish)).await?;
+                }
+            }
             Act::Delete => {
                 let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
                 for layer in self.rest().await?.layers {
@@ -448,7 +468,16 @@ impl World {
     pub async fn rest(&self) -> Result<Rest> {
         let all = ListParams::default();
         let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
-        Ok(Rest { layers })
+        let mut outputs = BTreeMap::new();
+        if let Some(secret) = Api::<Secret>::default_namespaced(self.people.clone()).get_opt("given").await? {
+            let data = secret.data.unwrap_or_default().into_iter();
+            let data = data.map(|(key, ByteString(value))| Ok((key, String::from_utf8(value)?)));
+            outputs.insert("Secret given".to_owned(), data.collect::<Result<_>>()?);
+        }
+        if let Some(map) = Api::<ConfigMap>::default_namespaced(self.people.clone()).get_opt("given").await? {
+            outputs.insert("ConfigMap given".to_owned(), map.data.unwrap_or_default());
+        }
+        Ok(Rest { layers, outputs })
     }
 
     /// Ends every task and closes the database.

@@ -56,11 +56,14 @@ pub(crate) fn permit(
             .plan
             .as_ref()
             .is_some_and(|plan| plan.run_uid == attempt.run_uid() && plan.attempt == attempt.number()),
-        Operation::ArtefactRead(_, Artefact::PlanJson | Artefact::PlanText | Artefact::Result) => false,
+        Operation::ArtefactRead(
+            _,
+            Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result,
+        ) => false,
         Operation::ArtefactWrite(_, Artefact::Spec) => false,
         Operation::ArtefactWrite(
             attempt,
-            Artefact::Plan | Artefact::PlanJson | Artefact::PlanText | Artefact::Result,
+            Artefact::Plan | Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result,
         ) => own(attempt),
         Operation::LogAppend(attempt) => own(attempt),
         Operation::StateRead(id) => own_state(id),
@@ -91,7 +94,7 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
         | Operation::StateChange(_)
         | Operation::StateAdminister
         | Operation::AuditRead => Ok(()),
-        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan)
+        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan | Artefact::Outputs)
         | Operation::ArtefactWrite(_, _)
         | Operation::BundleRead(_)
         | Operation::BundleWrite
@@ -130,6 +133,7 @@ mod tests {
         let refused = [
             Operation::ArtefactRead(attempt.clone(), Artefact::Spec),
             Operation::ArtefactRead(attempt.clone(), Artefact::Plan),
+            Operation::ArtefactRead(attempt.clone(), Artefact::Outputs),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Spec),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Plan),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Result),

@@ -206,6 +206,7 @@ pub(crate) fn description(
         backend: None,
         plan: None,
         inputs: None,
+        outputs: false,
         script: None,
     }
 }

@@ -6,6 +6,7 @@ use api::run::{Mode, Trigger, TriggerKind};
 
 use super::history::{History, Plan, finished_at, has_succeeded};
 use super::need::{Need, Standing, hold, words_of};
+use super::outputs::plan_for_outputs;
 use super::remedy::{PlanWish, after_failed_apply, approval, plan_or_pause, rejection};
 use super::runs::start_apply;
 use super::{Observed, Source, name_of, policy};
@@ -18,6 +19,9 @@ pub(super) fn settled(
     history: &History<'_>,
     run: &TerraformRun,
 ) -> Need {
+    if let Some(need) = plan_for_outputs(seen, source, history, run) {
+        return need;
+    }
     let of_this = |look: &&Plan<'_>| {
         look.run.spec.layer.revision == source.relevant && history.is_given_the_same(look.run)
     };

@@ -9,6 +9,7 @@ mod deletion;
 mod drift;
 mod history;
 mod need;
+mod outputs;
 mod policy;
 mod remedy;
 mod retention;
@@ -27,12 +28,14 @@ use api::{
 };
 use jiff::Timestamp;
 
+use crate::outputs::Outcome;
 use crate::{Read, Settings, Wake, later, names};
 pub use need::{APPLYING, PLANNING};
 
 use history::History;
 pub use history::is_terminal;
 use need::{Need, Standing, Step, hold, unknown};
+pub use outputs::gives_outputs;
 pub use policy::bytes_kept;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
@@ -51,6 +54,8 @@ pub struct Observed<'a> {
     /// What finished runs take in the datastore, by their uid. A run that is not among them was not measured, and is not forgotten for
     /// its size.
     pub sizes: &'a BTreeMap<String, u64>,
+    /// Where the layer's outputs are.
+    pub outputs: Outcome,
     pub settings: &'a Settings,
 }
 
@@ -98,7 +103,7 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     if !holds_finalizer(seen.layer) {
         effects.push(Effect::AddFinalizer);
     }
-    let need = need(seen, &history);
+    let need = outputs::with_outputs(seen, need(seen, &history));
     match &need.step {
         Step::Start(run) => effects.push(Effect::CreateRun(run.clone())),
         Step::Hold => {}
@@ -107,7 +112,10 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     let wake = need.wake.sooner(expired.wake);
     let (status, wake) = match unsaid(seen, &need) {
         Some((status, until)) => (status, wake.sooner(until)),
-        None => (status::status(seen, &history, &need, &expired.gone), wake),
+        None => {
+            let status = status::status(seen, &history, &need, &expired.gone);
+            (status, wake.sooner(outputs::wake(seen, &history)))
+        }
     };
     effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     Decision { status, effects, wake }

@@ -8,7 +8,7 @@ use kube::core::ObjectMeta;
 
 use super::history::{History, Plan};
 use super::need::{self, Need, unknown};
-use super::{Observed, annotated, known_inputs, name_of, policy, state_of};
+use super::{Observed, annotated, known_inputs, name_of, outputs, policy, state_of};
 use crate::names::{self, Wish};
 
 /// What makes one run another than the next, and what it is given.
@@ -170,6 +170,7 @@ fn build(
             trigger: wanted.trigger,
             bundle: wanted.bundle,
             inputs: wanted.inputs,
+            outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy,
             max_retries: policy::max_retries(seen),
             preceding_failures: wanted.preceding,
         },

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, drift};
+use super::{Gone, Observed, Read, drift, outputs};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -67,6 +67,7 @@ pub(super) fn status(
             None => before.script,
         },
         hook_outputs: hook_outputs(seen, history, before.hook_outputs),
+        output_targets: before.output_targets,
         plan: planned.map(|plan| PlanRef {
             run: plan.run.metadata.name.clone().unwrap_or_default(),
             attempt: plan.attempt,
@@ -87,6 +88,7 @@ pub(super) fn status(
         conditions: before.conditions,
     };
     conditions(seen, history, need, &mut status);
+    outputs::tell(seen, &mut status);
     status
 }
 

@@ -29,6 +29,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         backend,
         plan,
         inputs,
+        outputs,
         // Whether a script is to be run again; what was planned on it counts.
         script: _,
     } = stored;
@@ -48,4 +49,5 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && backend == &wanted.backend
         && plan == &wanted.plan
         && digest(inputs) == digest(&wanted.inputs)
+        && outputs == &wanted.outputs
 }

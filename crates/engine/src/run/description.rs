@@ -49,6 +49,7 @@ pub(super) fn describe(
             }),
             None => None,
         },
+        outputs: run.spec.outputs,
         script: layer.status.as_ref().and_then(|status| status.script.clone()),
     })
 }

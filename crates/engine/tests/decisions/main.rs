@@ -7,6 +7,8 @@ mod layer_deletion;
 mod layer_drift;
 mod layer_history;
 mod layer_inputs;
+mod layer_outputs;
+mod outputs;
 mod repository;
 mod run;
 mod run_canceled;

@@ -11,11 +11,12 @@ use api::{
 };
 use engine::layer::{self, Effect, Source};
 use engine::manifests::{RunnerSecrets, RunnerSettings};
+use engine::outputs::{self, Standing};
 use engine::{Read, Settings, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub struct World {
@@ -28,6 +29,8 @@ pub struct World {
     pub approvals: Vec<TerraformApproval>,
     /// What runs take in the datastore, by uid.
     pub sizes: BTreeMap<String, u64>,
+    /// Where the layer's outputs are.
+    pub outputs: outputs::Outcome,
     pub settings: Settings,
     /// The layer was let go.
     pub gone: bool,
@@ -67,6 +70,7 @@ pub fn world() -> World {
         runs: Vec::new(),
         approvals: Vec::new(),
         sizes: BTreeMap::new(),
+        outputs: outputs::Outcome { places: BTreeSet::new(), standing: Standing::NotAsked },
         settings: settings(),
         gone: false,
         made: 0,
@@ -102,8 +106,8 @@ impl World {
         self.now = later(self.now, span);
     }
 
-    pub fn decide(&self) -> layer::Decision {
-        layer::decide(&layer::Observed {
+    pub fn observed(&self) -> layer::Observed<'_> {
+        layer::Observed {
             now: self.now,
             layer: &self.layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
@@ -112,8 +116,13 @@ impl World {
             runs: &self.runs,
             approvals: &self.approvals,
             sizes: &self.sizes,
+            outputs: self.outputs.clone(),
             settings: &self.settings,
-        })
+        }
+    }
+
+    pub fn decide(&self) -> layer::Decision {
+        layer::decide(&self.observed())
     }
 
     /// Does what the decision says, as the API would: a run whose name exists is not made twice. What is said before a run is made

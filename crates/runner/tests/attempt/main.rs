@@ -163,6 +163,7 @@ impl World {
             backend: None,
             plan: None,
             inputs: None,
+            outputs: false,
             script: None,
         }
     }

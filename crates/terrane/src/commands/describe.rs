@@ -94,6 +94,7 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
         ("Environment", environment(spec)),
         ("Hooks", hooks(spec)),
         ("Scripts", scripts(spec)),
+        ("Outputs go to", outputs(spec)),
     ];
     for (label, given) in given {
         if !given.is_empty() {
@@ -143,6 +144,20 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     text.table("Runs", &["NAME", "ACTION", "STATE", "COMMIT", "RESULT"], rows.collect());
     text.events(events, now);
     text.0.trim_end().to_owned()
+}
+
+/// Where they go, never what they are.
+fn outputs(spec: &TerraformLayerSpec) -> Vec<String> {
+    let targets = spec.write_outputs_to.iter().filter_map(|target| Some((target.object()?, &target.keys)));
+    targets
+        .map(|(object, keys)| match keys.len() {
+            0 => format!("all to {object}"),
+            _ => {
+                let names: Vec<&str> = keys.iter().map(|key| key.output.as_str()).collect();
+                format!("{} to {object}", names.join(" and "))
+            }
+        })
+        .collect()
 }
 
 /// Names and places, never values; the one that wins comes last.

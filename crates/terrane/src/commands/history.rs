@@ -184,6 +184,7 @@ fn who(by: Option<&str>, kind: TriggerKind) -> String {
             None,
             TriggerKind::Commit
             | TriggerKind::Inputs
+            | TriggerKind::Outputs
             | TriggerKind::Drift
             | TriggerKind::Failure
             | TriggerKind::Auto

@@ -64,8 +64,7 @@ fn controller_rules() -> Value {
         { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },
         { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status"], "verbs": ["update"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
-        { "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch", "create"] },
-        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "update"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
     ])

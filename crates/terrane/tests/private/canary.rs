@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use serde_json::Value;
 use testkit::canary::{Canary, search};
@@ -155,6 +156,13 @@ impl Search<'_> {
                 Some(format!("{what} holds {} ({form})", canary.source))
             }));
         };
+        let secrets = kube::Api::<Secret>::namespaced(self.client.clone(), "default");
+        let outputs = secrets.get("app-outputs").await.unwrap().data.unwrap();
+        assert_eq!(
+            outputs["password"].0,
+            default.value.as_bytes(),
+            "the outputs are where they were asked for"
+        );
         let log = self.terrane.printed();
         look("the log of `terrane up`", log.as_bytes());
         for (path, text) in self.served().await {
@@ -185,9 +193,9 @@ impl Search<'_> {
                 "keys" => vec![&key],
                 // A poll may be under way, whose files are gone when it ends.
                 "git" => [default, file, &self.git_token].into_iter().chain(&self.logins).collect(),
-                // The file of the API's objects, Secrets among them, as etcd's would be.
+                // The file of the API's objects, Secrets among them, as etcd's would be; one holds the outputs.
                 name if name.starts_with("store.db") => {
-                    [&self.git_token].into_iter().chain(&self.logins).collect()
+                    [&self.git_token, default].into_iter().chain(&self.logins).collect()
                 }
                 _ => vec![],
             };

@@ -79,6 +79,7 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
         "remediationStrategy": { "autoApply": true },
         "variables": [{ "name": "given", "valueFrom": from("variable") }],
         "environment": [{ "name": "CLOUD_TOKEN", "valueFrom": from("environment") }],
+        "writeOutputsTo": [{ "secret": "app-outputs" }, { "configMap": "app-facts" }],
     });
     let inputs = [("variable", "a variable"), ("environment", "the layer's environment")];
     let inputs = inputs.map(|(key, source)| (key, Canary::random(source)));

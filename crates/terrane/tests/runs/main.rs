@@ -8,6 +8,7 @@ mod harness;
 mod hooks;
 mod inputs;
 mod killed;
+mod outputs;
 mod split;
 mod takeover;
 mod variables;
