@@ -13,6 +13,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use sources::Interest;
 
+use self::act::Acted;
 use crate::error::{Error, doing};
 use crate::source::{Branch, Place, Waiting};
 use crate::{Context, inputs};
@@ -20,7 +21,7 @@ use crate::{Context, inputs};
 pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
     let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
-    let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
+    let Some(mut layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
         context.desk.unfollow(&namespace, &layer.name_any());
         context.references.unfollow(&namespace, &layer.name_any());
         context.sizes.forget(&layer);
@@ -31,24 +32,36 @@ pub(crate) async fn reconcile(layer: Arc<TerraformLayer>, context: Arc<Context>)
     let repository = observe_repository(&layer, &namespace, &context).await?;
     let source = observe_source(&layer, repository.as_ref(), &context);
     let inputs = inputs::observe(&layer, &context).await?;
-    let runs = observe_runs(&layer, &namespace, &context).await?;
+    // Before the runs: whoever had a word on a plan saw it, so its run is seen too, unless it is gone.
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
+    let runs = observe_runs(&layer, &namespace, &context).await?;
     let sizes = match bytes_kept(&layer, repository.as_ref()) {
         Some(_) => context.sizes.observe(&layer, &runs, &context.datastore).await,
         None => BTreeMap::new(),
     };
-    let decision = decide(&Observed {
-        now: (context.now)(),
-        layer: &layer,
-        repository: repository.as_ref().map_or(Read::Absent, Read::Present),
-        source,
-        inputs,
-        runs: &runs,
-        approvals: &approvals,
-        sizes: &sizes,
-        settings: &context.settings,
-    });
-    act::act(&api, layer, decision, &context).await
+    let mut refused = None;
+    loop {
+        let decision = decide(&Observed {
+            now: (context.now)(),
+            layer: &layer,
+            repository: repository.as_ref().map_or(Read::Absent, Read::Present),
+            source: source.clone(),
+            inputs: inputs.clone(),
+            runs: &runs,
+            approvals: &approvals,
+            sizes: &sizes,
+            refused: refused.as_ref(),
+            settings: &context.settings,
+        });
+        match act::act(&api, layer, decision, &context).await? {
+            Acted::Whole(wake) => return Ok(wake),
+            // Met once: what is decided on it does not wish for a run.
+            Acted::Refused { layer: written, why } => {
+                layer = *written;
+                refused = Some(why);
+            }
+        }
+    }
 }
 
 async fn observe_repository(

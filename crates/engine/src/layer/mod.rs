@@ -5,11 +5,13 @@
 //!
 //! Here is the order of the questions; each answer has a file of its own.
 
+mod answers;
 mod deletion;
 mod drift;
 mod history;
 mod need;
 mod policy;
+mod refused;
 mod remedy;
 mod retention;
 mod runs;
@@ -32,8 +34,10 @@ pub use need::{APPLYING, PLANNING};
 
 use history::History;
 pub use history::is_terminal;
-use need::{Need, Standing, Step, hold, unknown};
+use need::{Need, Standing, hold, unknown};
 pub use policy::bytes_kept;
+use refused::Heeded;
+pub use refused::Refusal;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
 
@@ -51,6 +55,8 @@ pub struct Observed<'a> {
     /// What finished runs take in the datastore, by their uid. A run that is not among them was not measured, and is not forgotten for
     /// its size.
     pub sizes: &'a BTreeMap<String, u64>,
+    /// Why the API would not have the run that was decided on; known in the round that tried to make it.
+    pub refused: Option<&'a Refusal>,
     pub settings: &'a Settings,
 }
 
@@ -75,6 +81,8 @@ pub enum Effect {
     /// Keep the layer in the API until its runs have ended. It comes before everything else.
     AddFinalizer,
     CreateRun(Box<TerraformRun>),
+    /// Tell whoever had a word on a plan what became of it. As it was seen, with another status.
+    AnswerApproval(Box<TerraformApproval>),
     /// A run that has ended, or never began, with all that it left in the datastore; only if it is still as it was seen.
     DeleteRun(Gone),
     /// Let the layer go. Nothing comes after it.
@@ -98,16 +106,14 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     if !holds_finalizer(seen.layer) {
         effects.push(Effect::AddFinalizer);
     }
-    let need = need(seen, &history);
-    match &need.step {
-        Step::Start(run) => effects.push(Effect::CreateRun(run.clone())),
-        Step::Hold => {}
-    }
+    let Heeded { effect, told, wake } = refused::heed(seen, need(seen, &history));
+    effects.extend(effect);
+    effects.extend(answers::answers(seen, &history, &effects));
     let expired = retention::expired(seen, &history);
-    let wake = need.wake.sooner(expired.wake);
-    let (status, wake) = match unsaid(seen, &need) {
+    let wake = wake.sooner(expired.wake);
+    let (status, wake) = match unsaid(seen, &told) {
         Some((status, until)) => (status, wake.sooner(until)),
-        None => (status::status(seen, &history, &need, &expired.gone), wake),
+        None => (status::status(seen, &history, &told, &expired.gone), wake),
     };
     effects.extend(expired.gone.into_iter().map(Effect::DeleteRun));
     Decision { status, effects, wake }

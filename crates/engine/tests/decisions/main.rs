@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod layer;
+mod layer_answers;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;
 mod layer_inputs;
+mod layer_refused;
 mod repository;
 mod run;
 mod run_canceled;

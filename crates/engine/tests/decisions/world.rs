@@ -28,6 +28,8 @@ pub struct World {
     pub approvals: Vec<TerraformApproval>,
     /// What runs take in the datastore, by uid.
     pub sizes: BTreeMap<String, u64>,
+    /// What the API answers to a run.
+    pub refused: Option<layer::Refusal>,
     pub settings: Settings,
     /// The layer was let go.
     pub gone: bool,
@@ -67,6 +69,7 @@ pub fn world() -> World {
         runs: Vec::new(),
         approvals: Vec::new(),
         sizes: BTreeMap::new(),
+        refused: None,
         settings: settings(),
         gone: false,
         made: 0,
@@ -112,6 +115,7 @@ impl World {
             runs: &self.runs,
             approvals: &self.approvals,
             sizes: &self.sizes,
+            refused: self.refused.as_ref(),
             settings: &self.settings,
         })
     }
@@ -130,6 +134,11 @@ impl World {
         decision
     }
 
+    /// The same for a run that is not told of before it is there.
+    pub fn step_untold(&mut self) -> layer::Decision {
+        self.take_step()
+    }
+
     fn take_step(&mut self) -> layer::Decision {
         let decision = self.decide();
         self.layer.status = Some(decision.status.clone());
@@ -138,6 +147,12 @@ impl World {
                 Effect::CreateRun(run) => run,
                 Effect::DeleteRun(gone) => {
                     self.runs.retain(|run| run.metadata.uid.as_ref() != Some(&gone.uid));
+                    continue;
+                }
+                Effect::AnswerApproval(answered) => {
+                    let known =
+                        self.approvals.iter_mut().find(|word| word.metadata.name == answered.metadata.name);
+                    *known.expect("an approval") = answered.as_ref().clone();
                     continue;
                 }
                 Effect::AddFinalizer => {
@@ -211,8 +226,9 @@ impl World {
     }
 
     pub fn say(&mut self, decision: Word, sha256: &Sha256) {
+        let name = format!("approval-{}", self.approvals.len());
         self.approvals.push(TerraformApproval::new(
-            "approval",
+            &name,
             TerraformApprovalSpec {
                 layer: "db".parse().unwrap(),
                 plan_sha256: sha256.clone(),
