@@ -2,9 +2,9 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance deploy push
+.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance test-upgrade deploy push
 
-SCRIPTS := tools/setup tools/chart-check tools/push .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node processes rights storage)
+SCRIPTS := tools/setup tools/chart-check tools/push .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 TARGET = $${CARGO_TARGET_DIR:-target}
@@ -12,6 +12,8 @@ TARGET = $${CARGO_TARGET_DIR:-target}
 IMAGE_PROFILE ?= release
 # Of the suite on the cluster, only these: see tools/cluster/check.
 TOPICS ?=
+# The version that `test-upgrade` begins with: the last release, and until there is one a commit of before.
+UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo f952fffbe53bb043fa36d150d50e78939481bccf)
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +48,7 @@ lint: ## Check formatting, lints, dependencies, generated files, scripts and the
 	fi
 	cargo xtask gen --check
 	"$(TOOLS)/shellcheck" --external-sources $(SCRIPTS)
-	"$(TOOLS)/shellcheck" --external-sources --check-sourced --exclude SC2034 tools/cluster/check
+	"$(TOOLS)/shellcheck" --external-sources --check-sourced --exclude SC2034 tools/cluster/check tools/cluster/upgrade
 	tools/chart-check
 
 gen: ## Write the generated files
@@ -57,6 +59,12 @@ bench: ## Measure speed and memory beside what they are compared with (BENCH=--q
 	cargo build --release --locked --package bench --package terrane
 	TERRANE_TOOLS="$(TOOLS)" target/release/bench api --results bench/results $(BENCH)
 	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench engine --results bench/results $(BENCH)
+
+bench-cluster: image ## Measure the controllers with 2,000 layers on a real Kubernetes API (BENCH=--quick for a rough look)
+	@tools/setup test
+	cargo build --release --locked --package bench
+	TERRANE_TOOLS="$(TOOLS)" "$(TARGET)/release/bench" cluster --terrane "$(TARGET)/$(PROGRAM_OF_$(IMAGE_PROFILE))" --images "$(TARGET)/image" \
+		--results bench/results $(BENCH)
 
 image: image-of-$(IMAGE_PROFILE) ## Make the container images of Terrane in target/image
 
@@ -90,6 +98,13 @@ test-cluster: image ## Check that cluster, the images and the chart on it, and t
 test-conformance: ## Run the cases that the embedded API is held to on that cluster
 	@tools/setup build cluster
 	@TERRANE_TOOLS="$(TOOLS)" tools/cluster/conformance
+
+# The earlier version first: both are made in the same place.
+test-upgrade: ## Upgrade an earlier version with work under way, roll back, upgrade again (UPGRADE_FROM=COMMIT)
+	@tools/setup build image cluster
+	@tools/cluster/previous "$(UPGRADE_FROM)" "$(IMAGE_PROFILE)" "$(TARGET)" >/dev/null
+	@$(MAKE) --no-print-directory image >&2
+	@tools/cluster/upgrade "$(TARGET)/image" "$$(tools/cluster/previous "$(UPGRADE_FROM)" "$(IMAGE_PROFILE)" "$(TARGET)")"
 
 deploy: ## Install Terrane, or upgrade it, on the cluster of the current context (HELM_ARGUMENTS for values of your own)
 	@tools/setup helm

@@ -538,12 +538,12 @@ fn ended_run(layer: &str, uid: &str, commit: &str, number: usize) -> (Value, Val
     (spec, status)
 }
 
-fn median(mut values: Vec<Duration>) -> Result<Duration> {
+pub fn median(mut values: Vec<Duration>) -> Result<Duration> {
     values.sort_unstable();
     values.get(values.len() / 2).copied().context("nothing was measured")
 }
 
-fn seconds(duration: Duration) -> String {
+pub fn seconds(duration: Duration) -> String {
     format!("{:.2} s", duration.as_secs_f64())
 }
 

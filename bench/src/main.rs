@@ -4,7 +4,9 @@
 
 mod api_rows;
 mod client;
+mod cluster_rows;
 mod engine_rows;
+mod fleet;
 mod measures;
 mod objects;
 mod product;
@@ -58,6 +60,21 @@ enum Command {
         #[arg(long)]
         results: Option<PathBuf>,
     },
+    /// Measure the controllers with many layers on kube-apiserver with etcd.
+    Cluster {
+        /// The program `terrane`.
+        #[arg(long, default_value = "target/release/terrane")]
+        terrane: PathBuf,
+        /// The directory with the container images, as `make image` leaves them; without it their size is not told.
+        #[arg(long)]
+        images: Option<PathBuf>,
+        /// Less of everything: a rough look.
+        #[arg(long)]
+        quick: bool,
+        /// Directory that cluster.md and cluster.json are written to.
+        #[arg(long)]
+        results: Option<PathBuf>,
+    },
     /// Take every measure of the embedded API once with tiny numbers, and print them.
     Smoke,
     /// Serve the embedded API: the process that is measured.
@@ -104,6 +121,15 @@ async fn run(command: Command) -> Result<()> {
             let rows =
                 engine_rows::take(&terrane, &scale, &only, say).await.context("measuring terrane up")?;
             tell("engine", "Engine", "script", &rows, results)
+        }
+        Command::Cluster { terrane, images, quick, results } => {
+            let scale = if quick { cluster_rows::Scale::quick() } else { cluster_rows::Scale::whole() };
+            let start = Instant::now();
+            let say = |step: &str| eprintln!("{:>6.1} s  cluster: {step}", start.elapsed().as_secs_f64());
+            let rows = cluster_rows::take(&terrane, images.as_deref(), &scale, say)
+                .await
+                .context("measuring the controllers on a cluster")?;
+            tell("cluster", "Cluster", "bare tool", &rows, results)
         }
         Command::Smoke => {
             let figures = take(Side::Ours, &Scale::tiny()).await?;

@@ -99,14 +99,7 @@ impl Product {
 
     /// Processor time of the process itself so far; what pods run has its own.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let path = format!("/proc/{}/stat", self.process.pid());
-        let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-        // The name of the program, in brackets, may hold anything; the fields follow it.
-        let (_, fields) = stat.rsplit_once(')').context("the statistics of a process have no name")?;
-        let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
-        let ticks = ticks.sum::<Result<u64, _>>().context("reading processor time")?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_millis(ticks * 1000 / per_second.max(1)))
+        crate::subject::cpu_time(self.process.pid())
     }
 
     /// Waits until the process hardly works any more: everything has been looked at.

@@ -200,6 +200,18 @@ async fn define_kinds(target: &Target) -> Result<()> {
     Ok(())
 }
 
+/// Processor time that a process has taken so far; its children's is their own.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    // The name of the program, in brackets, may hold anything; the fields follow it.
+    let (_, fields) = stat.rsplit_once(')').context("the statistics of a process have no name")?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = ticks.sum::<Result<u64, _>>().context("reading processor time")?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_millis(ticks * 1000 / per_second.max(1)))
+}
+
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     status_bytes(pid, "VmRSS:")
 }

@@ -1,9 +1,9 @@
 -- How Argo CD tells the health of Terrane's resources: see docs/gitops.md.
 local health = {status = "Progressing", message = "not looked at yet"}
-if obj.kind == "TerraformApproval" then
-  return {status = "Healthy"}
-end
 if obj.status == nil or obj.status.conditions == nil then
+  if obj.kind == "TerraformApproval" then
+    return {status = "Healthy"}
+  end
   return health
 end
 if obj.status.observedGeneration ~= nil and obj.status.observedGeneration ~= obj.metadata.generation then

@@ -1,5 +1,6 @@
-//! TerraformApproval: one person's word on one plan. Create-only.
+//! TerraformApproval: one person's word on one plan. It is made once; what became of it is its status.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::text::{ObjectName, Sha256};
     version = "v1alpha1",
     kind = "TerraformApproval",
     namespaced,
+    status = "TerraformApprovalStatus",
     shortname = "tfa",
     category = "terrane",
     selectable = ".spec.layer",
@@ -31,6 +33,12 @@ use crate::text::{ObjectName, Sha256};
         description = "approve or reject"
     ),
     printcolumn(name = "User", type_ = "string", json_path = ".spec.user", description = "Who decided"),
+    printcolumn(
+        name = "Outcome",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason",
+        description = "What became of it"
+    ),
     printcolumn(
         name = "Plan",
         type_ = "string",
@@ -61,6 +69,16 @@ pub struct TerraformApprovalSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
+}
+
+/// What became of the word.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TerraformApprovalStatus {
+    /// `Ready` is true once the word has had its effect, and false, with the reason, where it can have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::condition::list_schema")]
+    pub conditions: Vec<Condition>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

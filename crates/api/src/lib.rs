@@ -19,7 +19,7 @@ pub mod service;
 pub mod text;
 pub mod tool;
 
-pub use approval::{TerraformApproval, TerraformApprovalSpec};
+pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};
 pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
 pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
 pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};

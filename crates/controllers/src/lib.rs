@@ -27,6 +27,7 @@ mod turn;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::inputs::DigestKey;
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
@@ -261,8 +262,12 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .graceful_shutdown_on(stopped(&stop))
         .run(
             |object, context| async move {
-                counted("Pod", &context.clone(), run::orphans::reconcile(object, context)).await?;
-                Ok(Action::await_change())
+                let now = context.now;
+                let wake = counted("Pod", &context.clone(), run::orphans::reconcile(object, context)).await?;
+                Ok(match wake {
+                    Wake::OnChange => Action::await_change(),
+                    Wake::At(at) => Action::requeue(span(now(), at)),
+                })
             },
             |_, error: &Error, _| Action::requeue(error.class().pause()),
             Arc::new(context.clone()),
@@ -299,11 +304,13 @@ async fn measured(
 ) -> Result<Action, Error> {
     Ok(match counted(who.kind(), &context, reconcile).await? {
         Wake::OnChange => context.alarm.on_change(who),
-        Wake::At(at) => {
-            let left = at.duration_since((context.now)());
-            context.alarm.after(who, std::time::Duration::try_from(left).unwrap_or_default())
-        }
+        Wake::At(at) => context.alarm.after(who, span((context.now)(), at)),
     })
+}
+
+/// How long until then; nothing if it has passed.
+fn span(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(now)).unwrap_or_default()
 }
 
 async fn counted(

@@ -235,9 +235,9 @@ impl Metrics {
         text
     }
 
-    /// Counts one more election in what is told of leadership.
-    pub fn follow_leadership(&self, leadership: Leadership) {
-        self.sources().leaderships.push(leadership);
+    /// What is told of leadership is of these elections, and of no others before.
+    pub fn follow_leaderships(&self, leaderships: Vec<Leadership>) {
+        self.sources().leaderships = leaderships;
     }
 
     pub(crate) fn follow(&self, queue: Arc<Queue>) -> Followed {

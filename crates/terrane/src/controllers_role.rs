@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU16;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Turns};
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use sources::{Git, GitOptions};
 use tokio_util::sync::CancellationToken;
 
+use crate::definitions::Definitions;
 use crate::signs::{Duty, Signs};
 
 pub(crate) struct ControllersRole {
@@ -22,23 +23,44 @@ pub(crate) struct ControllersRole {
     pub(crate) git: GitOptions,
     pub(crate) settings: Arc<engine::Settings>,
     pub(crate) metrics: Metrics,
+    pub(crate) offices: Offices,
+}
+
+/// What this process stands for at the moment. Cheap to clone; all clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Offices(Arc<Mutex<Vec<Leadership>>>);
+
+impl Offices {
+    /// Of the whole fleet, or of each shard in its order.
+    pub(crate) fn leaderships(&self) -> Vec<Leadership> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn stand(&self, leaderships: Vec<Leadership>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = leaderships;
+    }
 }
 
 impl ControllersRole {
-    pub(crate) fn signs(&self, candidacy: &Candidacy, duty: Duty) -> Signs {
+    pub(crate) fn signs(&self, definitions: Option<Definitions>, duty: Duty) -> Signs {
         Signs {
             client: self.client.clone(),
             datastore: self.datastore.clone(),
             metrics: self.metrics.clone(),
-            leaderships: candidacy.elections.iter().map(|(_, election)| election.leadership()).collect(),
+            offices: self.offices.clone(),
+            definitions,
             duty,
         }
     }
 
     /// Acts wherever it leads, until told to stop.
-    pub(crate) async fn lead(self, candidacy: Candidacy, stop: CancellationToken) -> anyhow::Result<()> {
+    pub(crate) async fn lead(&self, candidacy: Candidacy, stop: CancellationToken) -> anyhow::Result<()> {
         let Candidacy { elections, turns, identity, terms } = candidacy;
         let is_divided = elections.len() > 1;
+        let leaderships: Vec<Leadership> =
+            elections.iter().map(|(_, election)| election.leadership()).collect();
+        self.offices.stand(leaderships.clone());
+        self.metrics.follow_leaderships(leaderships);
         let balancing = async {
             if is_divided {
                 controllers::balance(self.client.clone(), &identity, terms, stop.clone()).await;
@@ -48,9 +70,8 @@ impl ControllersRole {
         };
         let leading = elections.into_iter().map(|(shard, election)| {
             let leadership = election.leadership();
-            self.metrics.follow_leadership(leadership.clone());
-            let (role, turns) = (&self, turns.clone());
-            controllers::lead(election, move || role.context(shard, &turns, &leadership), stop.clone())
+            let turns = turns.clone();
+            controllers::lead(election, move || self.context(shard, &turns, &leadership), stop.clone())
         });
         tokio::select! {
             ended = futures::future::try_join_all(leading) => ended.map(drop),

@@ -5,6 +5,7 @@ mod arguments;
 mod certifying;
 mod commands;
 mod controllers_role;
+mod definitions;
 mod demo;
 mod environment;
 mod kubernetes;

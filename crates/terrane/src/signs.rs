@@ -11,9 +11,11 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use controllers::{Leadership, Metrics};
+use controllers::Metrics;
 use datastore::service::{KubeReviewer, Objects, Place};
 
+use crate::controllers_role::Offices;
+use crate::definitions::Definitions;
 use crate::listening::Draining;
 use crate::traffic::Traffic;
 
@@ -33,8 +35,9 @@ pub(crate) struct Signs {
     pub(crate) client: kube::Client,
     pub(crate) datastore: datastore::Client,
     pub(crate) metrics: Metrics,
-    /// Of the whole fleet, or of each shard in its order.
-    pub(crate) leaderships: Vec<Leadership>,
+    pub(crate) offices: Offices,
+    /// Where others see to the definitions.
+    pub(crate) definitions: Option<Definitions>,
     pub(crate) duty: Duty,
 }
 
@@ -51,7 +54,9 @@ async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
 
 async fn ready(State(signs): State<Arc<Signs>>) -> Response {
     let (api, datastore) = tokio::join!(check_api(&signs.client), signs.check_datastore());
-    report(&[("api", api), ("datastore", datastore), ("leader", signs.check_leader())])
+    let definitions = signs.definitions.as_ref().map(|definitions| ("definitions", definitions.check()));
+    let checks = [("api", api), ("datastore", datastore), ("leader", signs.check_leader())];
+    report(&definitions.into_iter().chain(checks).collect::<Vec<_>>())
 }
 
 /// How one thing is, in words, or why it is missing.
@@ -155,9 +160,10 @@ impl Signs {
     }
 
     fn check_leader(&self) -> Check {
+        let leaderships = self.offices.leaderships();
         let terms: Vec<(usize, u32)> =
-            self.leaderships.iter().enumerate().filter_map(|(at, one)| Some((at, one.term()?))).collect();
-        match (terms.as_slice(), self.leaderships.len(), self.duty) {
+            leaderships.iter().enumerate().filter_map(|(at, one)| Some((at, one.term()?))).collect();
+        match (terms.as_slice(), leaderships.len(), self.duty) {
             ([], _, Duty::MayStandBy) => Ok("stands by".to_owned()),
             ([], _, Duty::MustLead) => Err("does not lead yet".to_owned()),
             ([(_, term)], 1, Duty::MustLead | Duty::MayStandBy) => Ok(format!("leads, term {term}")),

@@ -70,6 +70,7 @@ pub struct RealCluster {
     ca_der: Vec<u8>,
     kubeconfig: PathBuf,
     options: Options,
+    audit: Audit,
     // Fields are dropped in this order: first what uses the directory, then the directory.
     controller_manager: Option<Guarded>,
     apiserver: Guarded,
@@ -97,15 +98,25 @@ impl RealCluster {
 
     /// Starts a cluster of its own, for a test that disturbs it or measures it.
     pub async fn start(options: Options) -> Result<Self> {
+        Self::start_with(options, Audit::Absent).await
+    }
+
+    /// The same, with a record of what service accounts of Terrane's own namespace ask for.
+    pub async fn start_audited(options: Options) -> Result<Self> {
+        Self::start_with(options, Audit::Kept).await
+    }
+
+    async fn start_with(options: Options, audit: Audit) -> Result<Self> {
         let programs = Programs::find()?;
         let scratch = Scratch::new("terrane-cluster-")?;
         let credentials = Credentials::write(scratch.path())?;
+        write_private(&scratch.path().join(AUDIT_POLICY), &audit_policy())?;
         let mut etcd = start_etcd(&programs.etcd, scratch.path(), options.disk)?;
         let (apiserver, url) = start_apiserver(
             &programs.apiserver,
             scratch.path(),
             &credentials,
-            options.controllers,
+            (options.controllers, audit),
             &mut etcd,
         )
         .await?;
@@ -117,6 +128,7 @@ impl RealCluster {
             ca_der,
             kubeconfig,
             options,
+            audit,
             controller_manager: None,
             apiserver,
             etcd,
@@ -135,7 +147,7 @@ impl RealCluster {
     /// Only for a cluster without controllers: theirs would keep asking the old address.
     pub async fn restart(self) -> Result<(Self, Duration)> {
         ensure!(self.controller_manager.is_none(), "a cluster with controllers cannot be restarted");
-        let Self { token, ca_der, kubeconfig, options, apiserver, etcd, scratch, .. } = self;
+        let Self { token, ca_der, kubeconfig, options, audit, apiserver, etcd, scratch, .. } = self;
         apiserver.stop(START_LIMIT).await?;
         etcd.stop(START_LIMIT).await?;
         let programs = Programs::find()?;
@@ -146,7 +158,7 @@ impl RealCluster {
             &programs.apiserver,
             scratch.path(),
             &credentials,
-            options.controllers,
+            (options.controllers, audit),
             &mut etcd,
         )
         .await?;
@@ -158,6 +170,7 @@ impl RealCluster {
             ca_der,
             kubeconfig,
             options,
+            audit,
             controller_manager: None,
             apiserver,
             etcd,
@@ -190,6 +203,11 @@ impl RealCluster {
     /// The private key that tokens of service accounts are signed with, in PEM: for a test that signs some itself.
     pub fn account_key(&self) -> PathBuf {
         self.scratch.path().join(ACCOUNT_KEY)
+    }
+
+    /// What was asked for, one request a line, of a cluster that keeps a record. A request is in it once it was answered.
+    pub fn audit_log(&self) -> PathBuf {
+        self.scratch.path().join(AUDIT_LOG)
     }
 
     /// The pinned kubectl, as the administrator and with nothing of the user's home.
@@ -276,6 +294,26 @@ const SERVER_KEY: &str = "server.key";
 const ACCOUNT_KEY: &str = "service-accounts.key";
 const ACCOUNT_PUBLIC_KEY: &str = "service-accounts.pem";
 const TOKENS: &str = "tokens.csv";
+const AUDIT_POLICY: &str = "audit.yaml";
+const AUDIT_LOG: &str = "audit.jsonl";
+
+/// Whether the server writes down who asks for what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audit {
+    Kept,
+    Absent,
+}
+
+fn audit_policy() -> String {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [
+            { "level": "Metadata", "userGroups": ["system:serviceaccounts:terrane-system"] },
+            { "level": "None" },
+        ],
+    })
+    .to_string()
+}
 
 struct Credentials {
     token: String,
@@ -336,14 +374,14 @@ async fn start_apiserver(
     program: &Path,
     directory: &Path,
     credentials: &Credentials,
-    controllers: Controllers,
+    (controllers, audit): (Controllers, Audit),
     etcd: &mut Guarded,
 ) -> Result<(Guarded, String)> {
     let limit = Instant::now() + START_LIMIT;
     loop {
         let port = free_port()?;
         let url = format!("https://127.0.0.1:{port}");
-        let arguments = apiserver_arguments(directory, port, controllers);
+        let arguments = apiserver_arguments(directory, port, controllers, audit);
         let mut server = Guarded::start(program, &arguments, directory.join("kube-apiserver.log"))?;
         match wait_until_ready(&mut server, etcd, &url, credentials, limit).await {
             Ok(()) => return Ok((server, url)),
@@ -353,7 +391,7 @@ async fn start_apiserver(
     }
 }
 
-fn apiserver_arguments(directory: &Path, port: u16, controllers: Controllers) -> Vec<String> {
+fn apiserver_arguments(directory: &Path, port: u16, controllers: Controllers, audit: Audit) -> Vec<String> {
     let file = |name: &str| directory.join(name).display().to_string();
     let mut arguments = vec![
         format!("--etcd-servers=unix://{}", file("client:0")),
@@ -376,6 +414,12 @@ fn apiserver_arguments(directory: &Path, port: u16, controllers: Controllers) ->
     ];
     if controllers == Controllers::Absent {
         arguments.push("--disable-admission-plugins=ServiceAccount".into());
+    }
+    if audit == Audit::Kept {
+        arguments.push(format!("--audit-policy-file={}", file(AUDIT_POLICY)));
+        arguments.push(format!("--audit-log-path={}", file(AUDIT_LOG)));
+        // In megabytes; past it, the record would go on in another file.
+        arguments.push("--audit-log-maxsize=10000".into());
     }
     arguments
 }

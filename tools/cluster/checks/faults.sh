@@ -3,12 +3,15 @@
 # Each has a namespace of its own, and they go wrong side by side. Read by `check`.
 
 FAULTS=(quota denied accountless secretless unpullable leaving)
+# Namespaces that are deleted while an apply is at work in them.
+GOING=(interrupted destroying)
 
 check_faults() {
     open_tenants
     break_tenants
     tell_faults
     mend_tenants
+    check_going
     leave_tenants
 }
 
@@ -20,7 +23,7 @@ ready_in() { kubectl --namespace "$1" wait terraformlayer/broken --for condition
 tenants_of_faults() {
     local index=1 name
     printf ' --set tenants[0].namespace=default'
-    for name in "${FAULTS[@]}"; do
+    for name in "${FAULTS[@]}" "${GOING[@]}"; do
         printf ' --set tenants[%d].namespace=fault-%s --set tenants[%d].create=true' "$index" "$name" "$index"
         index=$((index + 1))
     done
@@ -32,13 +35,16 @@ open_tenants() {
     before=$(pods)
     # shellcheck disable=SC2046 # one word an argument
     helm upgrade terrane charts/terrane --namespace "$system" --reuse-values $(tenants_of_faults) --set runner.image.tag=nothing >/dev/null
-    for name in "${FAULTS[@]}"; do
-        kubectl --namespace default get secret check-git --output json |
-            jq '{apiVersion, kind, type, data, metadata: {name: .metadata.name}}' | kubectl --namespace "fault-$name" apply --filename - >/dev/null
-        kubectl --namespace default get terraformrepository check --output json |
-            jq '{apiVersion, kind, spec, metadata: {name: .metadata.name}}' | kubectl --namespace "fault-$name" apply --filename - >/dev/null
-    done
+    for name in "${FAULTS[@]}" "${GOING[@]}"; do furnish_tenant "fault-$name"; done
     eventually 120 "the release has more tenants, and runners an image that nobody has" replaced "$before"
+}
+
+# The repository and its Secret: furnish_tenant NAMESPACE
+furnish_tenant() {
+    kubectl --namespace default get secret check-git --output json |
+        jq '{apiVersion, kind, type, data, metadata: {name: .metadata.name}}' | kubectl --namespace "$1" apply --filename - >/dev/null
+    kubectl --namespace default get terraformrepository check --output json |
+        jq '{apiVersion, kind, spec, metadata: {name: .metadata.name}}' | kubectl --namespace "$1" apply --filename - >/dev/null
 }
 
 break_tenants() {
@@ -102,6 +108,45 @@ mend_tenants() {
     eventually 60 "a namespace goes with the layers inside it" gone fault-leaving
 }
 gone() { ! kubectl get namespace "$1" --output name 2>/dev/null | grep --quiet .; }
+
+in_mid_apply() {
+    local pod
+    pod=$(kubectl --namespace "$1" get pods --selector terrane.dev/layer=going,terrane.dev/action=apply --output name | grep .)
+    kubectl --namespace "$1" logs "$pod" | grep --quiet 'second 1'
+}
+going_destroyed=$'  deletionPolicy: Destroy\n  remediationStrategy: {autoApply: true}'
+# Kubernetes stops what runs there and makes nothing new, so a destroy cannot run any more.
+check_going() {
+    make_layer going fault-interrupted fault-interrupted
+    make_layer going fault-destroying fault-destroying "$going_destroyed"
+    eventually 120 "an apply is at work in a namespace" in_mid_apply fault-interrupted
+    eventually 60 "and in another, whose layer is to be destroyed" in_mid_apply fault-destroying
+    serve kubectl --namespace fault-interrupted get terraformruns --watch \
+        --output 'jsonpath={.spec.action} {.status.state} {.status.attempts[-1:].reason}{"\n"}' >"$work/told" 2>/dev/null
+    kubectl delete namespace fault-interrupted fault-destroying --wait=false >/dev/null
+    eventually 120 "a namespace goes though an apply was at work in it" gone fault-interrupted
+    stop_serving
+    grep --quiet '^apply Failed Interrupted$' "$work/told" || fail "the end of that apply was not recorded: $(<"$work/told")"
+    say "and how the apply ended was recorded before"
+    eventually 120 "a layer that cannot be destroyed any more says so, and how to let it go" says fault-destroying tfl/going \
+        '^False NamespaceTerminating: namespace fault-destroying is being deleted .* set deletionPolicy to Orphan '
+    ! gone fault-destroying || fail "the namespace went and left infrastructure behind"
+    kubectl --namespace fault-destroying patch terraformlayer going --type merge --patch '{"spec": {"deletionPolicy": "Orphan"}}' >/dev/null
+    eventually 60 "as an orphan it lets the namespace go" gone fault-destroying
+    # shellcheck disable=SC2046 # one word an argument
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values $(tenants_of_faults) >/dev/null
+    furnish_tenant fault-destroying
+    make_layer going fault-destroying fault-destroying "$going_destroyed"
+    eventually 120 "the same layer made again takes up its state" found_again
+    kubectl --namespace fault-destroying delete terraformlayer going --timeout 120s >/dev/null
+    kubectl delete namespace fault-destroying --wait=false >/dev/null
+    eventually 60 "and is destroyed before its namespace goes" gone fault-destroying
+}
+# What the interrupted apply had made is to be replaced: it is in the state.
+found_again() {
+    kubectl --namespace fault-destroying get terraformruns --output json |
+        jq --exit-status '[.items[] | select(.spec.action == "plan" and (.status.result.summary.destroy // 0) > 0)] != []'
+}
 
 # Layers go before the rights to let their pods go.
 leave_tenants() {

@@ -4,6 +4,7 @@
 check_gitops() {
     check_waiting
     check_health
+    check_older_kubectl
     check_reapplied
 }
 
@@ -68,4 +69,29 @@ check_reapplied() {
     kubectl --namespace default annotate terraformlayer hello terrane.dev/sync=after-1000 >/dev/null
     eventually 90 "then a plan is asked for" answered after-1000
     equal "and that is the only run that was started" "$((before + 1))" "$(runs_of_hello)"
+}
+
+# What people ask of Terrane's kinds, once by each kubectl. Programs of other versions say the same: the words are the API's.
+ASKED=("get terrane" "get tfl --output wide" "get tfl hello --output yaml" "get tfrun --field-selector spec.layer.name=hello" "describe tfl hello"
+    "explain terraformlayer.spec" "explain terraformlayer.spec.drift --recursive" "explain terraformapproval.status"
+    "wait tfl/hello --for condition=Ready --timeout 5s" "get tfl hello --output jsonpath={.status.why}"
+    "get tfl hello --output custom-columns=NAME:.metadata.name,STATE:.status.state" "annotate tfl hello terrane.dev/none=1 --dry-run=server"
+    'patch tfl hello --type merge --patch {"spec":{"suspend":true}} --dry-run=server' "get tfl nothing"
+    'patch tfl hello --type merge --patch {"spec":{"path":"../x"}} --dry-run=server' "apply --filename examples/quickstart/3-layer.yaml --dry-run=server"
+    "apply --server-side --filename examples/quickstart/3-layer.yaml --dry-run=server" "auth can-i create terraformapprovals.terrane.dev"
+    "api-resources --api-group terrane.dev")
+# Ages differ from one moment to the next.
+without_ages() { sed --regexp-extended 's/\b([0-9]+[dhms])+\b/AGE/g'; }
+
+check_older_kubectl() {
+    local words program=${KUBECTL_OLDER:-}
+    [[ -n $program ]] || { say "KUBECTL_OLDER names no other kubectl: only the pinned one is tried" && return; }
+    for words in "${ASKED[@]}"; do
+        # shellcheck disable=SC2086 # one word an argument
+        { kubectl --namespace default $words 2>&1 || true; } | without_ages >"$work/said"
+        # shellcheck disable=SC2086 # one word an argument
+        { "$program" --namespace default $words 2>&1 || true; } | without_ages >"$work/said-by-older"
+        diff "$work/said" "$work/said-by-older" >&2 || fail "$program says something else: kubectl $words"
+    done
+    say "${#ASKED[@]} commands end in the same words by $("$program" version --client --output yaml | sed -n 's/ *gitVersion: //p')"
 }

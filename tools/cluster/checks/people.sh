@@ -18,6 +18,7 @@ check_person() {
     alice approve checked --reason "looks right" >"$work/said"
     grep --quiet '^approved plan' "$work/said" || fail "the approval was told otherwise: $(<"$work/said")"
     eventually 120 "a person's approval lets it be applied, and the pod found neither a token nor a way to write" ready checked
+    check_answers
     set_world stormy
     eventually 120 "the world moved, and that is seen as drift" holds checked Drifted True
     ! alice drift checked >"$work/said" 2>&1 || fail "\`terrane drift\` exits 0 with drift"
@@ -25,6 +26,24 @@ check_person() {
     alice drift checked --revert >/dev/null || fail "the drift could not be reverted"
     eventually 120 "a person has it reverted" holds checked Drifted False
     eventually 60 "which the outputs show" alice_reads stormy
+}
+
+# What became of a word on a plan is told by the word itself.
+check_answers() {
+    kubectl --namespace default wait terraformapprovals --all --for condition=Ready --timeout 30s >"$work/said" ||
+        fail "an approval is not Ready: $(<"$work/said")"
+    grep --quiet '^terraformapproval' "$work/said" || fail "there is no approval"
+    say "kubectl wait --for condition=Ready works on an approval"
+    kubectl --namespace default apply --filename - >/dev/null <<EOF
+apiVersion: terrane.dev/v1alpha1
+kind: TerraformApproval
+metadata: {name: late}
+spec: {layer: checked, planSha256: "$(printf '0%.0s' {1..64})", user: admin, decision: approve}
+EOF
+    kubectl --namespace default wait terraformapproval/late --for condition=Ready=False --timeout 30s >/dev/null ||
+        fail "an approval of a plan that is not there says nothing"
+    kubectl --namespace default delete terraformapproval late >/dev/null
+    say "one whose plan is gone says so"
 }
 
 # What people ask the server for.

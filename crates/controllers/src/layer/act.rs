@@ -1,22 +1,32 @@
 //! Carries out what was decided about a layer. Every write is against the version that was read; nothing is chosen here.
 
-use api::{LAYER_FINALIZER, TerraformLayer, TerraformRun};
+use api::{LAYER_FINALIZER, TerraformApproval, TerraformLayer, TerraformRun};
 use datastore::RunUid;
 use engine::Wake;
-use engine::layer::{Decision, Effect, Gone};
+use engine::layer::{Decision, Effect, Gone, Refusal};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::error::{Error, doing, storing};
 use crate::{Context, status};
 
+pub(super) enum Acted {
+    Whole(Wake),
+    /// Nothing after it was done: the API would not have the run. The layer is as it was written last.
+    Refused {
+        layer: Box<TerraformLayer>,
+        why: Refusal,
+    },
+}
+
 pub(super) async fn act(
     api: &Api<TerraformLayer>,
     mut layer: TerraformLayer,
     decision: Decision,
     context: &Context,
-) -> Result<Wake, Error> {
+) -> Result<Acted, Error> {
     let mut effects = decision.effects;
     // Before anything that it protects, the status included.
     if effects.first() == Some(&Effect::AddFinalizer) {
@@ -32,12 +42,17 @@ pub(super) async fn act(
     for effect in effects {
         match effect {
             Effect::AddFinalizer => {}
-            Effect::CreateRun(run) => create_run(&run, context).await?,
+            Effect::CreateRun(run) => {
+                if let Some(why) = create_run(&run, context).await? {
+                    return Ok(Acted::Refused { layer: Box::new(layer), why });
+                }
+            }
+            Effect::AnswerApproval(approval) => answer(&approval, &layer, context).await?,
             Effect::DeleteRun(gone) => delete_run(&gone, &layer, context).await?,
             Effect::RemoveFinalizer => remove_finalizer(api, &layer).await?,
         }
     }
-    Ok(decision.wake)
+    Ok(Acted::Whole(decision.wake))
 }
 
 async fn add_finalizer(api: &Api<TerraformLayer>, layer: &TerraformLayer) -> Result<TerraformLayer, Error> {
@@ -65,16 +80,52 @@ async fn set_finalizers(
     api.patch(&layer.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map_err(doing(what))
 }
 
-/// The name says what the run is for, so one that exists is the one we wanted.
-async fn create_run(run: &TerraformRun, context: &Context) -> Result<(), Error> {
+/// The name says what the run is for, so one that exists is the one we wanted. The answer is why the API surely did not make it; after
+/// any other failure it may exist.
+async fn create_run(run: &TerraformRun, context: &Context) -> Result<Option<Refusal>, Error> {
     let api = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
     match api.create(&PostParams::default(), run).await {
         Ok(_) => {
             tracing::info!(layer = %run.spec.layer.name, run = run.name_any(), reason = run.spec.trigger.reason, "started a run");
+            Ok(None)
+        }
+        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(None),
+        Err(kube::Error::Api(answer)) if is_refusal(answer.code) => {
+            tracing::warn!(layer = %run.spec.layer.name, run = run.name_any(), why = answer.message, "the API would not have the run");
+            Ok(Some(refusal(&answer)))
+        }
+        Err(error) => Err(doing("create a run")(error)),
+    }
+}
+
+/// Whether an API that answers so will have nothing of it as long as nobody changes something. Not a token that is not believed (401),
+/// a timeout (408), a conflict (409) or a crowd (429), which pass by themselves; nor a namespace that is gone (404), the layer with it.
+const fn is_refusal(code: u16) -> bool {
+    matches!(code, 400 | 402 | 403 | 405..=407 | 410..=428 | 430..=499)
+}
+
+fn refusal(answer: &Status) -> Refusal {
+    let causes = answer.details.iter().flat_map(|details| &details.causes);
+    if causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating") {
+        Refusal::NamespaceTerminating
+    } else {
+        Refusal::Other(answer.message.clone())
+    }
+}
+
+/// One that a person has taken back in the meantime needs no answer.
+async fn answer(
+    approval: &TerraformApproval,
+    layer: &TerraformLayer,
+    context: &Context,
+) -> Result<(), Error> {
+    let namespace = layer.namespace().unwrap_or_default();
+    let api = Api::<TerraformApproval>::namespaced(context.client.clone(), &namespace);
+    match status::replace(&api, approval, "write what became of an approval").await {
+        Err(Error::Api { source, .. }) if matches!(&*source, kube::Error::Api(answer) if answer.code == 404) => {
             Ok(())
         }
-        Err(kube::Error::Api(answer)) if answer.reason == "AlreadyExists" => Ok(()),
-        Err(error) => Err(doing("create a run")(error)),
+        written => written.map(drop),
     }
 }
 

@@ -5,15 +5,17 @@ mod act;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::text::PathGlob;
+use api::text::{PathGlob, Sha256};
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::layer::{Observed, Source, bytes_kept, decide, gives_outputs};
+use engine::layer::{Observed, Refusal, Source, bytes_kept, decide, gives_outputs};
 use engine::outputs::{Outcome, Standing, recorded};
 use engine::{Read, Wake};
+use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use sources::Interest;
 
+use self::act::Acted;
 use crate::error::{Error, doing};
 use crate::feed::Handle;
 use crate::source::{Branch, Place, Waiting};
@@ -25,7 +27,7 @@ pub(crate) async fn reconcile(
 ) -> Result<Wake, Error> {
     let namespace = layer.namespace().unwrap_or_default();
     let api = Api::<TerraformLayer>::namespaced(context.client.clone(), &namespace);
-    let Some(layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
+    let Some(mut layer) = api.get_opt(&layer.name_any()).await.map_err(doing("read the layer"))? else {
         context.desk.unfollow(&namespace, &layer.name_any());
         context.references.unfollow(&namespace, &layer.name_any());
         context.sizes.forget(&*layer);
@@ -37,36 +39,68 @@ pub(crate) async fn reconcile(
     let repository = observe_repository(&layer, &namespace, &context).await?;
     let source = observe_source(&layer, repository.as_ref(), &context);
     let inputs = inputs::observe(&layer, &context).await?;
-    let runs = observe_runs(&layer, &namespace, &context).await?;
+    // Before the runs: whoever had a word on a plan saw it, so its run is seen too, unless it is gone.
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
+    let runs = observe_runs(&layer, &namespace, &context).await?;
     let sizes = match bytes_kept(&layer, repository.as_ref()) {
         Some(_) => context.sizes.observe(&layer, &runs, &context.datastore).await,
         None => BTreeMap::new(),
     };
-    let mut observed = Observed {
-        now: (context.now)(),
-        layer: &layer,
-        repository: repository.as_ref().map_or(Read::Absent, Read::Present),
-        source,
-        inputs,
-        runs: &runs,
-        approvals: &approvals,
-        sizes: &sizes,
-        outputs: Outcome { places: recorded(&layer), standing: Standing::Unknown },
-        settings: &context.settings,
-    };
+    let seen = Seen { now: (context.now)(), repository, source, inputs, runs, approvals, sizes };
+    let unknown = Outcome { places: recorded(&layer), standing: Standing::Unknown };
+    let giver = gives_outputs(&seen.view(&layer, &unknown, None, &context));
     // Trouble with the objects of others is no reason to leave the layer alone.
-    let written = context.outputs.keep(&layer, gives_outputs(&observed), &context).await;
-    let trouble = match written {
-        Ok(outcome) => {
-            observed.outputs = outcome;
-            None
-        }
-        Err(error) => Some(error),
+    let (outputs, trouble) = match context.outputs.keep(&layer, giver, &context).await {
+        Ok(outcome) => (outcome, None),
+        Err(error) => (unknown, Some(error)),
     };
-    let decision = decide(&observed);
-    let wake = act::act(&api, layer, decision, &context).await?;
-    trouble.map_or(Ok(wake), Err)
+    let mut refused = None;
+    loop {
+        let decision = decide(&seen.view(&layer, &outputs, refused.as_ref(), &context));
+        match act::act(&api, layer, decision, &context).await? {
+            Acted::Whole(wake) => return trouble.map_or(Ok(wake), Err),
+            // Met once: what is decided on it does not wish for a run.
+            Acted::Refused { layer: written, why } => {
+                layer = *written;
+                refused = Some(why);
+            }
+        }
+    }
+}
+
+/// What was read, beside the layer itself.
+struct Seen {
+    now: Timestamp,
+    repository: Option<TerraformRepository>,
+    source: Read<Result<Source, String>>,
+    inputs: Read<Result<Option<Sha256>, String>>,
+    runs: Vec<TerraformRun>,
+    approvals: Vec<TerraformApproval>,
+    sizes: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    fn view<'a>(
+        &'a self,
+        layer: &'a TerraformLayer,
+        outputs: &Outcome,
+        refused: Option<&'a Refusal>,
+        context: &'a Context,
+    ) -> Observed<'a> {
+        Observed {
+            now: self.now,
+            layer,
+            repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
+            source: self.source.clone(),
+            inputs: self.inputs.clone(),
+            runs: &self.runs,
+            approvals: &self.approvals,
+            sizes: &self.sizes,
+            outputs: outputs.clone(),
+            refused,
+            settings: &context.settings,
+        }
+    }
 }
 
 async fn observe_repository(

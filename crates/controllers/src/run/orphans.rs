@@ -2,6 +2,7 @@
 //! for ever, since nobody is left to record a result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::TerraformRun;
 use engine::Wake;
@@ -13,6 +14,9 @@ use kube::{Api, ResourceExt};
 use super::let_go;
 use crate::Context;
 use crate::error::{Error, doing};
+
+/// How soon a pod that has ended is looked at again, as long as its run is there.
+const AGAIN: Duration = Duration::from_secs(20);
 
 /// Costs a read only for a pod that is being deleted, has ended and is held.
 pub(crate) async fn reconcile(pod: Arc<Pod>, context: Arc<Context>) -> Result<Wake, Error> {
@@ -26,7 +30,9 @@ pub(crate) async fn reconcile(pod: Arc<Pod>, context: Arc<Context>) -> Result<Wa
     let runs = Api::<TerraformRun>::namespaced(context.client.clone(), &namespace);
     let run = runs.get_opt(&owner.name).await.map_err(doing("read the run of a pod"))?;
     if run.is_some_and(|run| run.uid().as_ref() == Some(&owner.uid)) {
-        return Ok(Wake::OnChange);
+        // The run's own controller records the end and lets the pod go, unless the run is deleted before it does: of that the pod
+        // tells nothing.
+        return Ok(Wake::At(engine::later((context.now)(), AGAIN)));
     }
     tracing::warn!(
         pod = pod.name_any(),

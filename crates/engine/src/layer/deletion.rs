@@ -10,10 +10,11 @@ use api::run::{Action, Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
 
 use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
-use super::need::{self, Need, Standing, Step, hold};
+use super::need::{self, Need, Standing, brief, hold};
+use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Decision, Effect, Observed, Read, holds_finalizer, policy, retention, status};
+use super::{Decision, Effect, Observed, Read, answers, holds_finalizer, policy, retention, status};
 use crate::Wake;
 
 pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
@@ -32,11 +33,10 @@ pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
     match need {
         None => release(seen, history),
         Some(need) => {
-            let effects = match &need.step {
-                Step::Start(run) => vec![Effect::CreateRun(run.clone())],
-                Step::Hold => Vec::new(),
-            };
-            Decision { effects, status: status::status(seen, history, &need, &[]), wake: need.wake }
+            let Heeded { effect, told, wake } = refused::heed(seen, need);
+            let mut effects: Vec<Effect> = effect.into_iter().collect();
+            effects.extend(answers::answers(seen, history, &effects));
+            Decision { effects, status: status::status(seen, history, &told, &[]), wake }
         }
     }
 }
@@ -58,7 +58,14 @@ fn while_running(seen: &Observed<'_>, history: &History<'_>, run: &TerraformRun)
             Action::Plan => LayerState::PlanNeeded,
             Action::Apply => LayerState::ApplyNeeded,
         };
-        let why = format!("being deleted; waiting for the running {} to end", run.spec.action.as_str());
+        let action = run.spec.action.as_str();
+        let why = match need::obstacle(run) {
+            None => format!("being deleted; waiting for the running {action} to end"),
+            Some((_, _, why)) => format!(
+                "being deleted; waiting for the {action} under way, which cannot go on and can be canceled: {}",
+                brief(why)
+            ),
+        };
         hold(state, "Deleting", why, Standing::Working, Wake::OnChange)
     };
     // A plan that waits for its turn has done nothing and holds nothing. An apply may already hold the state's lock.
@@ -157,13 +164,7 @@ fn last_known(seen: &Observed<'_>, history: &History<'_>) -> Option<(CommitId, O
 /// Whoever is stuck is told how to get out.
 fn with_way_out(need: Need) -> Need {
     match need.standing {
-        Standing::Stuck => Need {
-            why: format!(
-                "{}; set deletionPolicy to Orphan to let the layer go and keep what it made",
-                need.why
-            ),
-            ..need
-        },
+        Standing::Stuck => Need { why: format!("{}; {WAY_OUT}", need.why), ..need },
         Standing::InSync | Standing::Working | Standing::Waiting | Standing::Unknown => need,
     }
 }

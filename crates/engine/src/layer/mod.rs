@@ -5,12 +5,14 @@
 //!
 //! Here is the order of the questions; each answer has a file of its own.
 
+mod answers;
 mod deletion;
 mod drift;
 mod history;
 mod need;
 mod outputs;
 mod policy;
+mod refused;
 mod remedy;
 mod retention;
 mod runs;
@@ -34,9 +36,11 @@ pub use need::{APPLYING, PLANNING};
 
 use history::History;
 pub use history::is_terminal;
-use need::{Need, Standing, Step, hold, unknown};
+use need::{Need, Standing, hold, unknown};
 pub use outputs::gives_outputs;
 pub use policy::bytes_kept;
+use refused::Heeded;
+pub use refused::Refusal;
 use remedy::PlanWish;
 use runs::{Asked, Wanted};
 
@@ -56,6 +60,8 @@ pub struct Observed<'a> {
     pub sizes: &'a BTreeMap<String, u64>,
     /// Where the layer's outputs are.
     pub outputs: Outcome,
+    /// Why the API would not have the run that was decided on; known in the round that tried to make it.
+    pub refused: Option<&'a Refusal>,
     pub settings: &'a Settings,
 }
 
@@ -80,6 +86,8 @@ pub enum Effect {
     /// Keep the layer in the API until its runs have ended. It comes before everything else.
     AddFinalizer,
     CreateRun(Box<TerraformRun>),
+    /// Tell whoever had a word on a plan what became of it. As it was seen, with another status.
+    AnswerApproval(Box<TerraformApproval>),
     /// A run that has ended, or never began, with all that it left in the datastore; only if it is still as it was seen.
     DeleteRun(Gone),
     /// Let the layer go. Nothing comes after it.
@@ -104,16 +112,15 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         effects.push(Effect::AddFinalizer);
     }
     let need = outputs::with_outputs(seen, need(seen, &history));
-    match &need.step {
-        Step::Start(run) => effects.push(Effect::CreateRun(run.clone())),
-        Step::Hold => {}
-    }
+    let Heeded { effect, told, wake } = refused::heed(seen, need);
+    effects.extend(effect);
+    effects.extend(answers::answers(seen, &history, &effects));
     let expired = retention::expired(seen, &history);
-    let wake = need.wake.sooner(expired.wake);
-    let (status, wake) = match unsaid(seen, &need) {
+    let wake = wake.sooner(expired.wake);
+    let (status, wake) = match unsaid(seen, &told) {
         Some((status, until)) => (status, wake.sooner(until)),
         None => {
-            let status = status::status(seen, &history, &need, &expired.gone);
+            let status = status::status(seen, &history, &told, &expired.gone);
             (status, wake.sooner(outputs::wake(seen, &history)))
         }
     };

@@ -112,7 +112,7 @@ pub const PLANNING: &str = "Planning";
 pub const APPLYING: &str = "Applying";
 
 /// What keeps a run from starting, or its pod, beside the queue, which moves by itself.
-fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
+pub(super) fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {
     let status = run.status.as_ref().filter(|status| !status.state.is_some_and(RunState::is_terminal))?;
     let ready = condition::find(&status.conditions, "Ready")?;
     let is_paused = status.state == Some(RunState::FailureGracePeriod);

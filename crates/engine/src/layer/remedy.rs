@@ -1,11 +1,11 @@
 //! From a plan to an apply, and what follows a failure of either.
 
-use api::TerraformRun;
 use api::annotation;
 use api::approval::Decision as Word;
 use api::layer::{LayerState, OnDrift};
 use api::run::{Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
+use api::{TerraformApproval, TerraformRun};
 
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
@@ -151,11 +151,13 @@ pub(super) enum Permit {
 
 /// Who said that this plan, by its bytes, must not be applied.
 pub(super) fn rejection(seen: &Observed<'_>, plan: &Plan<'_>) -> Option<String> {
-    let word = seen
-        .approvals
-        .iter()
-        .find(|word| &word.spec.plan_sha256 == plan.sha256 && word.spec.decision == Word::Reject)?;
-    Some(format!("the plan was rejected by {}", word.spec.user))
+    Some(format!("the plan was rejected by {}", rejected_by(seen, plan.sha256)?))
+}
+
+pub(super) fn rejected_by<'a>(seen: &Observed<'a>, plan: &Sha256) -> Option<&'a str> {
+    let is_rejection =
+        |word: &&TerraformApproval| &word.spec.plan_sha256 == plan && word.spec.decision == Word::Reject;
+    Some(seen.approvals.iter().find(is_rejection)?.spec.user.as_str())
 }
 
 /// The person who said that this plan, by its bytes, may be applied.

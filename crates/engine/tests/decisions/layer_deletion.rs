@@ -1,13 +1,13 @@
 //! How a layer ends: its runs first, then its infrastructure where it says so, then itself.
 
-use crate::world::{World, adds, commit, destroys, world};
+use crate::world::{World, adds, commit, destroys, wakes_at, world};
 use api::annotation;
 use api::approval::Decision as Word;
-use api::condition;
+use api::condition::{self, Truth};
 use api::layer::DeletionPolicy;
 use api::run::{Action, Mode, PlanSummary, TriggerKind};
 use engine::Read;
-use engine::layer::Effect;
+use engine::layer::{Effect, Refusal};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -235,4 +235,83 @@ proptest! {
             world.pass(Duration::from_secs(pass.into()));
         }
     }
+}
+
+/// The layer's namespace takes nothing new.
+fn terminating(mut world: World) -> World {
+    world.refused = Some(Refusal::NamespaceTerminating);
+    world
+}
+
+#[test]
+fn a_destroy_that_a_terminating_namespace_refuses_says_why_and_how_to_get_out() {
+    let mut world = terminating(deleted(DeletionPolicy::Destroy));
+    // The namespace's end takes all but what is held.
+    world.runs.clear();
+    world.repository = None;
+    let refused = world.step();
+    assert!(world.runs.is_empty() && !world.gone);
+    assert_eq!(
+        why(&world),
+        "namespace default is being deleted and takes no new run, so what the layer made cannot be destroyed; set deletionPolicy to \
+         Orphan to let the layer go and keep what it made: its state stays, and the same layer made again can destroy it"
+    );
+    let ready = condition::find(&world.status().conditions, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "NamespaceTerminating"));
+    assert!(condition::is_true(&world.status().conditions, "Stalled"));
+    assert!(wakes_at(refused.wake).is_some(), "it is looked at again");
+    // A later look wishes for the same again and says nothing new, whatever the answer.
+    let said = world.status().clone();
+    world.refused = None;
+    world.wait(&refused);
+    let again = world.decide();
+    assert!(matches!(again.effects[..], [Effect::CreateRun(_)]));
+    assert_eq!(again.status, said);
+    world.refused = Some(Refusal::NamespaceTerminating);
+    assert_eq!(world.decide().status, said);
+    world.layer.spec.deletion_policy = Some(DeletionPolicy::Orphan);
+    world.step();
+    assert!(world.gone);
+}
+
+#[test]
+fn in_a_terminating_namespace_an_apply_is_waited_for_and_nothing_follows_it() {
+    let mut world = world().auto_apply();
+    world.step();
+    world.succeed(adds(1));
+    world.step();
+    assert_eq!(world.active_action(), Some(Action::Apply));
+    // The namespace's end stops the pod first; the layer is not deleted yet, and would plan anew.
+    world = terminating(world);
+    world.fail("Interrupted");
+    let paused = world.step();
+    assert!(why(&world).starts_with("apply failed, planning anew at "), "{}", why(&world));
+    world.wait(&paused);
+    let runs = world.runs.len();
+    world.step();
+    assert_eq!(world.runs.len(), runs);
+    assert_eq!(why(&world), "namespace default is being deleted and takes no new run");
+    world.delete();
+    world.step();
+    assert!(world.gone, "Orphan asks for no run");
+}
+
+#[test]
+fn a_deletion_that_waits_for_what_cannot_start_says_what_keeps_it() {
+    let mut world = world().auto_apply();
+    world.step();
+    world.succeed(adds(1));
+    world.step();
+    let now = world.now;
+    let apply = world.active().unwrap();
+    let status = apply.status.get_or_insert_default();
+    let message = "the API would not have pod db: exceeded quota: none";
+    condition::set(&mut status.conditions, "Ready", Truth::False, "PodRefused", message, None, now);
+    world.delete();
+    world.step();
+    assert_eq!(
+        why(&world),
+        "being deleted; waiting for the apply under way, which cannot go on and can be canceled: the API would not have pod db: exceeded \
+         quota: none"
+    );
 }

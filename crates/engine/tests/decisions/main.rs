@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod layer;
+mod layer_answers;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;
 mod layer_inputs;
 mod layer_outputs;
+mod layer_refused;
 mod outputs;
 mod repository;
 mod run;

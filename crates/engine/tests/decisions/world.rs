@@ -31,6 +31,8 @@ pub struct World {
     pub sizes: BTreeMap<String, u64>,
     /// Where the layer's outputs are.
     pub outputs: outputs::Outcome,
+    /// What the API answers to a run.
+    pub refused: Option<layer::Refusal>,
     pub settings: Settings,
     /// The layer was let go.
     pub gone: bool,
@@ -71,6 +73,7 @@ pub fn world() -> World {
         approvals: Vec::new(),
         sizes: BTreeMap::new(),
         outputs: outputs::Outcome { places: BTreeSet::new(), standing: Standing::NotAsked },
+        refused: None,
         settings: settings(),
         gone: false,
         made: 0,
@@ -117,6 +120,7 @@ impl World {
             approvals: &self.approvals,
             sizes: &self.sizes,
             outputs: self.outputs.clone(),
+            refused: self.refused.as_ref(),
             settings: &self.settings,
         }
     }
@@ -139,6 +143,11 @@ impl World {
         decision
     }
 
+    /// The same for a run that is not told of before it is there.
+    pub fn step_untold(&mut self) -> layer::Decision {
+        self.take_step()
+    }
+
     fn take_step(&mut self) -> layer::Decision {
         let decision = self.decide();
         self.layer.status = Some(decision.status.clone());
@@ -147,6 +156,12 @@ impl World {
                 Effect::CreateRun(run) => run,
                 Effect::DeleteRun(gone) => {
                     self.runs.retain(|run| run.metadata.uid.as_ref() != Some(&gone.uid));
+                    continue;
+                }
+                Effect::AnswerApproval(answered) => {
+                    let known =
+                        self.approvals.iter_mut().find(|word| word.metadata.name == answered.metadata.name);
+                    *known.expect("an approval") = answered.as_ref().clone();
                     continue;
                 }
                 Effect::AddFinalizer => {
@@ -220,8 +235,9 @@ impl World {
     }
 
     pub fn say(&mut self, decision: Word, sha256: &Sha256) {
+        let name = format!("approval-{}", self.approvals.len());
         self.approvals.push(TerraformApproval::new(
-            "approval",
+            &name,
             TerraformApprovalSpec {
                 layer: "db".parse().unwrap(),
                 plan_sha256: sha256.clone(),

@@ -1,6 +1,7 @@
 //! `terrane controller`: the controllers alone, against any Kubernetes API. Several can run; one acts, the others stand by, or each acts
 //! for some of several shards.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Controller;
 use crate::controllers_role::{
-    Candidacy, ControllersRole, datastore_authority, provider_mirror, read_authority, tools_directory,
+    Candidacy, ControllersRole, Offices, datastore_authority, provider_mirror, read_authority,
+    tools_directory,
 };
+use crate::definitions::Definitions;
 use crate::signs::{self, Duty};
 use crate::{environment, kubernetes};
 
@@ -33,8 +36,10 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     })?;
     let role = role(&options, client.clone())?;
     ensure_believed(&role.datastore).await?;
-    let candidacy = Candidacy::new(&client, &identity()?, Terms::default(), options.shards);
-    let signs = role.signs(&candidacy, Duty::MayStandBy);
+    let identity = identity()?;
+    let candidacy = || Candidacy::new(&client, &identity, Terms::default(), options.shards);
+    let definitions = Definitions::new(client.clone());
+    let signs = role.signs(Some(definitions.clone()), Duty::MayStandBy);
     let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
     let stop = CancellationToken::new();
     tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
@@ -43,12 +48,32 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
             Ok(()) => bail!("the HTTP service ended"),
             Err(error) => Err(error).context("the HTTP service"),
         },
-        ended = role.lead(candidacy, stop.clone()) => ended.context("the controllers"),
+        ended = lead(&role, candidacy, &definitions, &stop) => ended.context("the controllers"),
         () = told_twice(&stop) => {
             tracing::warn!("told to stop twice: ended at once; another controller follows when the Lease runs out");
             Ok(())
         }
     }
+}
+
+/// Stands for election as long as the cluster's definitions are those that this version needs.
+async fn lead(
+    role: &ControllersRole,
+    candidacy: impl Fn() -> Candidacy,
+    definitions: &Definitions,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    while stop.run_until_cancelled(definitions.await_whole()).await.is_some() {
+        let term = stop.child_token();
+        let mut leading = pin!(role.lead(candidacy(), term.clone()));
+        tokio::select! {
+            ended = &mut leading => return ended,
+            () = definitions.await_lack() => term.cancel(),
+        }
+        // What is under way ends as if the process were told to, and another process may lead.
+        leading.await?;
+    }
+    Ok(())
 }
 
 fn role(options: &Controller, client: kube::Client) -> anyhow::Result<ControllersRole> {
@@ -96,6 +121,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         git,
         settings: Arc::new(settings),
         metrics: Metrics::default(),
+        offices: Offices::default(),
     })
 }
 

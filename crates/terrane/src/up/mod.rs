@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
-use crate::controllers_role::{Candidacy, ControllersRole};
+use crate::controllers_role::{Candidacy, ControllersRole, Offices};
 use crate::signs::{self, Duty};
 use crate::{demo, environment, local_node};
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let candidacy = Candidacy::new(&context.client, "terrane-up", TERMS, NonZeroU16::MIN);
-    let signs = signs::router(context.signs(&candidacy, Duty::MustLead));
+    let signs = signs::router(context.signs(None, Duty::MustLead));
     let for_people = service.clone().merge(signs).merge(
         people::router(
             &administrator,
@@ -227,6 +227,7 @@ fn controllers(
         git,
         settings: Arc::new(settings),
         metrics: Metrics::default(),
+        offices: Offices::default(),
     })
 }
 

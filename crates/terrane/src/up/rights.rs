@@ -62,7 +62,7 @@ fn controller_rules() -> Value {
         { "apiGroups": [GROUP], "resources": ["terraformapprovals"], "verbs": ["list", "watch"] },
         { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["patch"] },
         { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },
-        { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status"], "verbs": ["update"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status", "terraformapprovals/status"], "verbs": ["update"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "update"] },

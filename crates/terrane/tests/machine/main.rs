@@ -2,6 +2,7 @@
 //! and runs do there is tested elsewhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod definitions;
 mod flags;
 mod full_disk;
 mod harness;
