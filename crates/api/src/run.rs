@@ -320,6 +320,10 @@ pub struct RunResult {
     /// The state that this run planned on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_identity: Option<StateIdentity>,
+    /// The lineage of that state, which stays the same wherever a state is moved; none where there was no state yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub lineage: Option<String>,
     /// Tells the script that this run planned or ran, with its code and what it was given, from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,

@@ -71,8 +71,7 @@ impl References {
     /// Remembers what a layer refers to. Called before the objects are read, so that no change after that is missed.
     /// O(references of the layer · log).
     pub(crate) fn follow(&self, layer: &TerraformLayer) {
-        let objects = layer.spec.inputs().objects().into_keys().collect();
-        self.set((layer.namespace().unwrap_or_default(), layer.name_any()), objects);
+        self.set((layer.namespace().unwrap_or_default(), layer.name_any()), layer.spec.objects());
     }
 
     pub(crate) fn unfollow(&self, namespace: &str, layer: &str) {

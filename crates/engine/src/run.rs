@@ -277,8 +277,11 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         return give_up(seen, status, SUPERSEDED, &message);
     }
     if run.spec.inputs != layer.status.as_ref().and_then(|status| status.inputs.clone()) {
-        let message = "the layer's variables or environment changed before it started; the layer goes on with the new ones";
+        let message = "the layer's variables, environment or backend changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
+    }
+    if let Err(refusal) = layer.inputs(&seen.settings.backends) {
+        return give_up(seen, status, SUPERSEDED, &refusal.to_string());
     }
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,
@@ -492,7 +495,8 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Option<Pod> {
     let (repository, inputs) = match seen.layer {
         Read::Present(layer) if seen.run.spec.inputs.is_some() => {
-            (layer.spec.repository.name.as_str(), layer.spec.inputs())
+            let inputs = layer.inputs(&seen.settings.backends).unwrap_or_default();
+            (layer.spec.repository.name.as_str(), inputs)
         }
         Read::Present(layer) => (layer.spec.repository.name.as_str(), Inputs::default()),
         Read::Absent | Read::Unknown => ("", Inputs::default()),

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::attempt::{GivenInputs, Reason};
+use api::backends::{Generated, Login};
 use api::hooks::{Moment, script_digest};
 use api::inputs::{Contents, Data, Format, Inputs, KeyRef, Kind, Object, ValueSource};
 use api::run::Mode;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::attempt::{Ready, Work};
 use crate::ending::{Ending, Step, disk};
+use crate::generated;
 use crate::hooks::{Command, Text};
 use crate::scripts::Script;
 
@@ -33,11 +35,27 @@ pub(crate) struct Given {
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) hooks: BTreeMap<Moment, Vec<Command>>,
     scripts: BTreeMap<Mode, (Command, Sha256)>,
+    /// Where the state is to be kept, whatever the code says.
+    pub(crate) backend: Option<Generated>,
     /// Words for the log on what was left out.
     remarks: Vec<String>,
 }
 
 impl Given {
+    /// What the backend logs in with is a part of the environment, and only one of those who set a variable can be meant.
+    fn log_in(&mut self, login: &Login, variables: Vec<(String, String)>) -> Step<()> {
+        for (name, value) in variables {
+            if self.environment.iter().any(|(known, _)| known == name.as_str()) {
+                return Err(Ending::bad_input(format!(
+                    "{name} is set by the layer's environment and by {}, which the backend logs in with; remove one of them",
+                    login.object()
+                )));
+            }
+            self.environment.push((name.into(), value.into()));
+        }
+        Ok(())
+    }
+
     /// The script in the place of what the tool would do in this mode, on these files.
     pub(crate) fn script(&self, mode: Mode, bundle: &Sha256) -> Option<Script> {
         let (command, inputs) = self.scripts.get(&mode)?;
@@ -67,8 +85,10 @@ impl Reading {
 fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretString>) -> Step<Given> {
     let objects = told.inputs.objects();
     let mut contents = Contents::new();
+    let mut places = BTreeMap::new();
     for (object, directory) in objects.into_keys().zip(directories) {
         let data = read_directory(directory).map_err(disk)?;
+        places.insert(object.clone(), directory);
         contents.insert(object, data);
     }
     hide(&told.inputs, &contents, secrets);
@@ -81,7 +101,9 @@ fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretStr
     match told.inputs.digest(&told.key, &contents) {
         Ok(found) if found == told.digest => {}
         Ok(_) => {
-            return Err(changed("the layer's variables or environment are not those that this run is about"));
+            return Err(changed(
+                "the layer's variables, environment or backend are not those that this run is about",
+            ));
         }
         Err(missing) => return Err(changed(&missing.to_string())),
     }
@@ -103,6 +125,14 @@ fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretStr
             let command = Command { text, arguments: script.args.clone(), timeout, output_to: None };
             given.scripts.insert(mode, (command, told.digest.clone()));
         }
+    }
+    given.backend = told.inputs.backend.clone();
+    if let Some(login) = told.inputs.backend.as_ref().and_then(|backend| backend.credentials.as_ref())
+        && let Some(directory) = places.get(&login.object())
+    {
+        let (variables, remarks) = generated::login(login, &contents, directory)?;
+        given.remarks.extend(remarks);
+        given.log_in(login, variables)?;
     }
     Ok(given)
 }
@@ -259,7 +289,7 @@ fn words<'a>(object: &Object, what: &str, bytes: &'a [u8]) -> Step<&'a str> {
 }
 
 /// No process can be given a variable with a NUL in it.
-fn environment_words(object: &Object, what: &str, bytes: &[u8]) -> Step<String> {
+pub(crate) fn environment_words(object: &Object, what: &str, bytes: &[u8]) -> Step<String> {
     let text = words(object, what, bytes)?;
     if text.contains('\0') {
         return Err(Ending::bad_input(format!(

@@ -4,6 +4,7 @@
 mod attempt;
 mod backend;
 mod ending;
+mod generated;
 mod hooks;
 mod inputs;
 mod log;

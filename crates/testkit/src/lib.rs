@@ -1,4 +1,4 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, a real S3 server, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, a real S3 server and a real PostgreSQL, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
 pub mod callers;
@@ -9,6 +9,7 @@ pub mod forge;
 pub mod fuzz;
 pub mod needs;
 pub mod objects;
+pub mod postgres;
 pub mod process;
 pub mod release;
 pub mod s3;

@@ -13,7 +13,7 @@ use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
 use super::need::{self, Need, Standing, Step, hold};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Decision, Effect, Observed, Read, holds_finalizer, policy, retention, status};
+use super::{Decision, Effect, Observed, Read, holds_finalizer, moved, policy, retention, status};
 use crate::Wake;
 
 pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
@@ -114,6 +114,13 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
 }
 
 fn after_plan(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>, reason: &str) -> Option<Need> {
+    if let Some(how) = moved::away(history, plan) {
+        let why = format!(
+            "being deleted, but {how}; set the backend back, or move the state there, and the annotation {} plans anew",
+            annotation::SYNC
+        );
+        return Some(hold(LayerState::PlanNeeded, "StateMoved", why, Standing::Stuck, Wake::OnChange));
+    }
     if !plan.summary.has_changes() {
         return None;
     }

@@ -10,7 +10,7 @@ use api::text::{CommitId, Sha256};
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Observed, Source, annotated, drift, name_of, policy};
+use super::{Observed, Source, annotated, drift, moved, name_of, policy};
 use crate::run::SUPERSEDED;
 use crate::{Wake, later};
 
@@ -182,6 +182,13 @@ pub(super) fn approval(seen: &Observed<'_>, plan: &Plan<'_>) -> Option<Trigger> 
 fn permit(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> Permit {
     if let Some(why) = rejection(seen, plan) {
         return Permit::Wait { reason: "Rejected", why };
+    }
+    if let Some(how) = moved::away(history, plan) {
+        // Whatever stands as an order was meant for the state that there was.
+        return approval(seen, plan).map_or_else(
+            || Permit::Wait { reason: "StateMoved", why: moved::way_on(seen, &how) },
+            Permit::Now,
+        );
     }
     let drifted = history.was_in_place(seen, plan).then(|| policy::on_drift(seen));
     let order = match drifted {

@@ -43,7 +43,7 @@ pub(super) fn describe(
         }),
         inputs: match &run.spec.inputs {
             Some(digest) => Some(GivenInputs {
-                inputs: layer.spec.inputs(),
+                inputs: layer.inputs(&seen.settings.backends).ok()?,
                 key: seen.digest_key?.clone(),
                 digest: digest.clone(),
             }),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod layer;
+mod layer_backend;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;

@@ -1,6 +1,7 @@
 //! Whole attempts: a real repository, the real tool, the real datastore over a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod backends;
 mod faulty_tool;
 mod full;
 mod identity;
