@@ -174,7 +174,7 @@ pub struct Inputs {
 }
 
 /// A kind of object that values come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     Secret,
     ConfigMap,

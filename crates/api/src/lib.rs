@@ -17,6 +17,7 @@ pub mod repository;
 pub mod run;
 pub mod service;
 pub mod similar;
+pub mod snapshot;
 pub mod text;
 pub mod tool;
 

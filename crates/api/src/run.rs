@@ -90,6 +90,9 @@ pub struct TerraformRunSpec {
     /// does not begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Sha256>,
+    /// The apply that a destroy undoes: what that one was given counts, whatever the layer and what it refers to are by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Undone>,
     /// How often a failed attempt is followed by another.
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -177,6 +180,19 @@ pub struct Artifact {
     pub attempt: u32,
     /// The sha256 of the bytes that are applied.
     pub sha256: Sha256,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Undone {
+    /// The uid of its run.
+    #[schemars(length(min = 1, max = 64))]
+    pub run_uid: String,
+    /// The attempt of that run.
+    #[schemars(range(min = 0))]
+    pub attempt: u32,
+    /// Where the datastore keeps the layer's state, should it be there.
+    pub state: Sha256,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]

@@ -19,10 +19,13 @@ pub enum Artefact {
     PlanText,
     /// The runner's last act.
     Result,
+    /// What an apply was given, values of Secrets among it, for whoever undoes it.
+    Inputs,
 }
 
 impl Artefact {
-    pub const ALL: [Self; 5] = [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Result];
+    pub const ALL: [Self; 6] =
+        [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Result, Self::Inputs];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,6 +34,7 @@ impl Artefact {
             Self::PlanJson => "plan.json",
             Self::PlanText => "plan.txt",
             Self::Result => "result",
+            Self::Inputs => "inputs",
         }
     }
 }
@@ -49,7 +53,7 @@ impl FromStr for Artefact {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|artefact| artefact.name() == name).ok_or_else(|| Error {
             value: name.to_owned(),
-            expected: "an artefact: spec, plan, plan.json, plan.txt or result",
+            expected: "an artefact: spec, plan, plan.json, plan.txt, result or inputs",
         })
     }
 }
@@ -279,7 +283,7 @@ impl Key {
             Self::Bundle(_) => 2048 * MIB,
             Self::Artefact(_, Artefact::Spec | Artefact::Result) => MIB,
             Self::Artefact(_, Artefact::Plan | Artefact::PlanJson) => 512 * MIB,
-            Self::Artefact(_, Artefact::PlanText) => 64 * MIB,
+            Self::Artefact(_, Artefact::PlanText | Artefact::Inputs) => 64 * MIB,
             Self::LogSegment(_, _) | Self::StateStep(_, _) | Self::Audit(_, _) => MIB,
             Self::StateContent(_, _) => 512 * MIB,
         }

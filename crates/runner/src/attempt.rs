@@ -102,6 +102,7 @@ impl Work<'_> {
         self.own = std::mem::replace(&mut self.given, Ok(Given::default()))?;
         let script = self.own.script(self.description.mode, &self.description.bundle);
         let mut outputs = Outputs::new();
+        self.lay_login()?;
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
         let plan = match (self.description.action, &self.description.plan) {
@@ -126,6 +127,7 @@ impl Work<'_> {
             None => self.plan(&ready, backend, script.as_ref(), &mut outputs).await?,
             Some(plan) => {
                 self.check_backend(backend.as_ref())?;
+                self.keep_inputs().await?;
                 self.change(&ready, &plan, script.as_ref(), &mut outputs).await?
             }
         };

@@ -110,13 +110,12 @@ fn expression(value: &Value) -> Option<Expression> {
     })
 }
 
+/// Of an environment, each with its value.
+pub(crate) type Variables = Vec<(String, String)>;
+
 /// What the tool logs in with: variables of its environment, and what was left out, in words for the log. `directory` is where the pod
 /// mounted the Secret.
-pub(crate) fn login(
-    login: &Login,
-    contents: &Contents,
-    directory: &Path,
-) -> Step<(Vec<(String, String)>, Vec<String>)> {
+pub(crate) fn login(login: &Login, contents: &Contents, directory: &Path) -> Step<(Variables, Vec<String>)> {
     let object = login.object();
     let Some(data) = contents.get(&object) else { return Ok(Default::default()) };
     let mut variables = Vec::new();

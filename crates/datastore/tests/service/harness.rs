@@ -153,6 +153,7 @@ pub(crate) fn description(
         plan: None,
         inputs: None,
         script: None,
+        kept: None,
     }
 }
 

@@ -13,7 +13,7 @@ use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
 use super::need::{self, Need, Standing, Step, hold};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Decision, Effect, Observed, Read, holds_finalizer, moved, policy, retention, status};
+use super::{Decision, Effect, Observed, Read, holds_finalizer, moved, policy, retention, status, undone};
 use crate::Wake;
 
 pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
@@ -87,9 +87,13 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             Wake::OnChange,
         )));
     };
-    if let Err(need) = super::inputs(seen) {
-        return Some(with_way_out(*need));
-    }
+    let now = super::inputs(seen);
+    // What was never applied has nothing kept to undo it by.
+    let now = match (now, undone::apply(seen)) {
+        (Ok(now), _) => Some(now.cloned()),
+        (Err(_), Some(_)) => None,
+        (Err(need), None) => return Some(with_way_out(*need)),
+    };
     let reason = "the layer is being deleted and its deletionPolicy is Destroy".to_owned();
     let wish = || PlanWish {
         mode: Mode::Destroy,
@@ -103,6 +107,11 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             mode: Mode::Destroy,
             bundle: bundle.clone(),
             ..Wanted::new(seen, &revision, &token, trigger)
+        };
+        // Whoever asks by hand may have put right what the layer says, so that counts as far as it can be had.
+        let wanted = match now {
+            Some(inputs) => Wanted { inputs, ..wanted },
+            None => Wanted { undoes: undone::of(seen), ..wanted },
         };
         return Some(start_plan(seen, wanted));
     }

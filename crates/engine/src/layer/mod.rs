@@ -15,6 +15,7 @@ mod remedy;
 mod retention;
 mod runs;
 mod status;
+mod undone;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -216,8 +217,11 @@ fn inputs<'a>(seen: &'a Observed<'_>) -> Result<Option<&'a Sha256>, Box<Need>> {
     }
 }
 
-/// The same, where what is missing has been told before.
+/// The same, where what is missing has been told before. Of a deletion it is what the apply was given that it undoes.
 fn known_inputs<'a>(seen: &'a Observed<'_>) -> Option<&'a Sha256> {
+    if let Some(apply) = undone::apply(seen) {
+        return apply.spec.inputs.as_ref();
+    }
     match &seen.inputs {
         Read::Present(Ok(inputs)) => inputs.as_ref(),
         Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,

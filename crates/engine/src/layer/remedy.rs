@@ -10,7 +10,7 @@ use api::text::{CommitId, Sha256};
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Observed, Source, annotated, drift, moved, name_of, policy};
+use super::{Observed, Source, annotated, drift, moved, name_of, policy, undone};
 use crate::run::SUPERSEDED;
 use crate::{Wake, later};
 
@@ -66,6 +66,10 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
                 mode: wish.mode,
                 preceding: wish.preceding,
                 bundle: wish.bundle,
+                undoes: match wish.mode {
+                    Mode::Destroy => undone::of(seen),
+                    Mode::Normal | Mode::RefreshOnly => None,
+                },
                 ..Wanted::new(seen, wish.revision, &token, trigger)
             };
             start_plan(seen, wanted)

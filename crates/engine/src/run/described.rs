@@ -31,6 +31,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         inputs,
         // Whether a script is to be run again; what was planned on it counts.
         script: _,
+        kept,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());
@@ -48,4 +49,5 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && backend == &wanted.backend
         && plan == &wanted.plan
         && digest(inputs) == digest(&wanted.inputs)
+        && kept == &wanted.kept
 }

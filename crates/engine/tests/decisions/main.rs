@@ -11,4 +11,5 @@ mod layer_inputs;
 mod repository;
 mod run;
 mod run_canceled;
+mod run_undoing;
 mod world;

@@ -6,6 +6,7 @@ mod faulty_tool;
 mod full;
 mod identity;
 mod terragrunt;
+mod undoing;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -165,6 +166,7 @@ impl World {
             plan: None,
             inputs: None,
             script: None,
+            kept: None,
         }
     }
 

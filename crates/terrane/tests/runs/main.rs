@@ -11,6 +11,7 @@ mod inputs;
 mod killed;
 mod split;
 mod takeover;
+mod undone;
 mod variables;
 
 use std::fs;
