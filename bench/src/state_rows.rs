@@ -108,6 +108,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         plan: None,
         inputs: None,
         script: None,
+        kept: None,
     })
 }
 

@@ -216,3 +216,7 @@ readinessProbe:
     # Without the key, which is the datastore's alone.
     items: [{key: ca.crt, path: ca.crt}]
 {{- end -}}
+
+{{- define "terrane.backendsName" -}}
+terrane-backends-{{ .Values.controller.backends | toJson | sha256sum | trunc 8 }}
+{{- end -}}

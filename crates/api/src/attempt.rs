@@ -61,6 +61,17 @@ pub struct Description {
     /// The script that was last run to its end: the same one need not be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,
+    /// The apply that this run undoes: what that one was given counts, as it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+}
+
+/// An attempt of an apply, and so the place of what it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    pub run_uid: String,
+    pub attempt: u32,
 }
 
 /// What an attempt is given, and by which digest it knows that it is given that.

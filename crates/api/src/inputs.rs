@@ -10,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backends::{Generated, Login};
 use crate::hooks::{Hooks, Scripts};
 use crate::text::{DataKey, EnvironmentName, LayerPath, ObjectName, Sha256, VariableName};
 
@@ -167,10 +168,13 @@ pub struct Inputs {
     pub hooks: Hooks,
     #[serde(default, skip_serializing_if = "Scripts::is_empty")]
     pub scripts: Scripts,
+    /// Where the state is to be kept; none leaves that to the code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Generated>,
 }
 
 /// A kind of object that values come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     Secret,
     ConfigMap,
@@ -217,6 +221,8 @@ pub enum Missing {
     Object(Object),
     #[error("{0} has no key {1}; add it, and the layer goes on")]
     Key(Object, DataKey),
+    #[error("{0} has none of the keys that the backend reads ({1}); add one, and the layer goes on")]
+    Login(Object, String),
 }
 
 impl ValueSource {
@@ -257,6 +263,8 @@ enum Counts {
 enum Reference<'a> {
     Key(Object, &'a DataKey, Counts),
     Whole(Object, Counts),
+    /// What a backend logs in with; another login is not another backend.
+    Login(&'a Login),
 }
 
 impl Inputs {
@@ -291,6 +299,8 @@ impl Inputs {
         for text in of_hooks.chain(of_scripts) {
             found.push(Reference::Key(text.config_map(), &text.key, Counts::Yes));
         }
+        let login = self.backend.as_ref().and_then(|backend| backend.credentials.as_ref());
+        found.extend(login.map(Reference::Login));
         found
     }
 
@@ -300,6 +310,8 @@ impl Inputs {
         for reference in self.references() {
             match reference {
                 Reference::Whole(object, _) => drop(found.insert(object, Keys::All)),
+                // A key that is not there cannot be asked for, and some of them are not.
+                Reference::Login(login) => drop(found.insert(login.object(), Keys::All)),
                 Reference::Key(object, key, _) => {
                     match found.entry(object).or_insert_with(|| Keys::Only(BTreeSet::new())) {
                         Keys::All => {}
@@ -334,6 +346,13 @@ impl Inputs {
                             message.part(name.as_bytes());
                             message.part(value);
                         }
+                    }
+                }
+                Reference::Login(login) => {
+                    let object = login.object();
+                    let data = contents.get(&object).ok_or_else(|| Missing::Object(object.clone()))?;
+                    if !login.keys.iter().any(|known| data.contains_key(known.key.as_str())) {
+                        return Err(Missing::Login(object, login.known()));
                     }
                 }
             }

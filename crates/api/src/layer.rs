@@ -1,6 +1,6 @@
 //! TerraformLayer: one root module with one state, kept equal to its code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::backend::StateIdentity;
+use crate::backends::{BackendSpec, Backends, CredentialsRef, Facts, Refusal};
 use crate::difference::Difference;
 use crate::hooks::{Hooks, Scripts};
-use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Variable, VariablesFrom};
+use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Object, Variable, VariablesFrom};
 use crate::outputs::{OutputPlace, OutputTarget};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
@@ -118,6 +119,10 @@ pub struct TerraformLayerSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub environment_from: Vec<EnvironmentFrom>,
+    /// Where the state is kept, whatever the code says. Without it the code's own backend counts, and where it has none, Terrane keeps
+    /// the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<BackendSpec>,
     /// Commands around the steps of a plan and of an apply.
     #[serde(default, skip_serializing_if = "Hooks::is_empty")]
     pub hooks: Hooks,
@@ -145,9 +150,23 @@ pub struct TerraformLayerSpec {
     pub suspend: bool,
 }
 
+impl TerraformLayer {
+    /// What the layer gives to its code beside the code, or why its backend cannot be used.
+    pub fn inputs(&self, backends: &Backends) -> Result<Inputs, Refusal> {
+        let spec = &self.spec;
+        let facts = Facts {
+            namespace: self.metadata.namespace.as_deref().unwrap_or_default(),
+            name: self.metadata.name.as_deref().unwrap_or_default(),
+            path: spec.path.trimmed(),
+            workspace: spec.workspace.as_ref().map_or("default", Workspace::as_str),
+        };
+        let backend = spec.backend.as_ref().map(|asked| backends.generate(asked, facts)).transpose()?;
+        Ok(Inputs { backend, ..spec.plain_inputs() })
+    }
+}
+
 impl TerraformLayerSpec {
-    /// What the layer gives to its code beside the code.
-    pub fn inputs(&self) -> Inputs {
+    fn plain_inputs(&self) -> Inputs {
         Inputs {
             variables: self.variables.clone(),
             variable_files: self.variable_files.clone(),
@@ -156,7 +175,14 @@ impl TerraformLayerSpec {
             environment_from: self.environment_from.clone(),
             hooks: self.hooks.clone(),
             scripts: self.scripts.clone(),
+            backend: None,
         }
+    }
+
+    /// The Secrets and ConfigMaps that the layer refers to, whether or not it can be planned. O(inputs · log).
+    pub fn objects(&self) -> BTreeSet<Object> {
+        let login = self.backend.as_ref().and_then(|asked| asked.credentials.as_ref());
+        self.plain_inputs().objects().into_keys().chain(login.map(CredentialsRef::object)).collect()
     }
 }
 

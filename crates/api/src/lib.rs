@@ -5,6 +5,7 @@ pub mod approval;
 pub mod attempt;
 pub mod audit;
 pub mod backend;
+pub mod backends;
 pub mod condition;
 pub mod difference;
 mod formats;
@@ -16,6 +17,8 @@ pub mod provider;
 pub mod repository;
 pub mod run;
 pub mod service;
+pub mod similar;
+pub mod snapshot;
 pub mod text;
 pub mod tool;
 

@@ -93,6 +93,9 @@ pub struct TerraformRunSpec {
     /// Whether it keeps the outputs of the code once that is in place, for the layer's Secrets and ConfigMaps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outputs: bool,
+    /// The apply that a destroy undoes: what that one was given counts, whatever the layer and what it refers to are by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Undone>,
     /// How often a failed attempt is followed by another.
     #[serde(default = "default_max_retries")]
     #[schemars(range(min = 0, max = 100))]
@@ -180,6 +183,19 @@ pub struct Artifact {
     pub attempt: u32,
     /// The sha256 of the bytes that are applied.
     pub sha256: Sha256,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Undone {
+    /// The uid of its run.
+    #[schemars(length(min = 1, max = 64))]
+    pub run_uid: String,
+    /// The attempt of that run.
+    #[schemars(range(min = 0))]
+    pub attempt: u32,
+    /// Where the datastore keeps the layer's state, should it be there.
+    pub state: Sha256,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -325,6 +341,10 @@ pub struct RunResult {
     /// The state that this run planned on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_identity: Option<StateIdentity>,
+    /// The lineage of that state, which stays the same wherever a state is moved; none where there was no state yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub lineage: Option<String>,
     /// Tells the script that this run planned or ran, with its code and what it was given, from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,

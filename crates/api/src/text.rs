@@ -211,6 +211,19 @@ text!(
 );
 
 text!(
+    /// What a generated backend is known by.
+    ProviderName, "the name of a backend: lower-case letters, digits, '_' and '-', starting with a letter", max 63,
+    form "^[a-z][a-z0-9_-]*$"
+);
+
+text!(
+    /// A field that a generated backend takes: none of those that every backend has.
+    FieldName, "the name of a field: letters, digits and '_', starting with a letter, and neither provider nor credentials", max 63,
+    form "^[A-Za-z][A-Za-z0-9_]*$",
+    never "^(provider|credentials)$"
+);
+
+text!(
     /// A key in the data of a Secret or ConfigMap.
     DataKey, "a key of letters, digits, '_', '.' and '-'", max 253,
     form "^[A-Za-z0-9_.-]+$",

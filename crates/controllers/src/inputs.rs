@@ -23,7 +23,10 @@ pub(crate) async fn observe(
     layer: &TerraformLayer,
     context: &Context,
 ) -> Result<Read<Result<Option<Sha256>, String>>, Error> {
-    let inputs = layer.spec.inputs();
+    let inputs = match layer.inputs(&context.settings.backends) {
+        Ok(inputs) => inputs,
+        Err(refusal) => return Ok(Read::Present(Err(refusal.to_string()))),
+    };
     if inputs.is_empty() {
         return Ok(Read::Present(Ok(None)));
     }

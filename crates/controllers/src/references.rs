@@ -74,8 +74,8 @@ impl References {
     /// Remembers what a layer refers to. Called before the objects are read, so that no change after that is missed.
     /// O(references of the layer · log).
     pub(crate) fn follow(&self, layer: &TerraformLayer) {
-        let inputs = layer.spec.inputs().objects().into_keys();
-        let objects = inputs.chain(asked(layer)).chain(recorded(layer)).collect();
+        let given = layer.spec.objects().into_iter();
+        let objects = given.chain(asked(layer)).chain(recorded(layer)).collect();
         self.set((layer.namespace().unwrap_or_default(), layer.name_any()), objects);
     }
 

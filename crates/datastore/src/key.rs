@@ -21,11 +21,13 @@ pub enum Artefact {
     Outputs,
     /// The runner's last act.
     Result,
+    /// What an apply was given, values of Secrets among it, for whoever undoes it.
+    Inputs,
 }
 
 impl Artefact {
-    pub const ALL: [Self; 6] =
-        [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Outputs, Self::Result];
+    pub const ALL: [Self; 7] =
+        [Self::Spec, Self::Plan, Self::PlanJson, Self::PlanText, Self::Outputs, Self::Result, Self::Inputs];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,6 +37,7 @@ impl Artefact {
             Self::PlanText => "plan.txt",
             Self::Outputs => "outputs",
             Self::Result => "result",
+            Self::Inputs => "inputs",
         }
     }
 }
@@ -53,7 +56,7 @@ impl FromStr for Artefact {
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::ALL.into_iter().find(|artefact| artefact.name() == name).ok_or_else(|| Error {
             value: name.to_owned(),
-            expected: "an artefact: spec, plan, plan.json, plan.txt, outputs or result",
+            expected: "an artefact: spec, plan, plan.json, plan.txt, outputs, result or inputs",
         })
     }
 }
@@ -286,7 +289,7 @@ impl Key {
             Self::Bundle(_) => 2048 * MIB,
             Self::Artefact(_, Artefact::Spec | Artefact::Result) => MIB,
             Self::Artefact(_, Artefact::Plan | Artefact::PlanJson) => 512 * MIB,
-            Self::Artefact(_, Artefact::PlanText) => 64 * MIB,
+            Self::Artefact(_, Artefact::PlanText | Artefact::Inputs) => 64 * MIB,
             Self::Artefact(_, Artefact::Outputs) => OUTPUTS_LIMIT,
             Self::LogSegment(_, _) | Self::StateStep(_, _) | Self::Audit(_, _) => MIB,
             Self::StateContent(_, _) => 512 * MIB,

@@ -18,6 +18,7 @@ pub mod shard;
 
 use std::time::Duration;
 
+use api::backends::Backends;
 use jiff::{SignedDuration, Timestamp};
 
 /// What is known about something outside. `Unknown` is not `Absent`: nothing is ever started because a read failed.
@@ -88,6 +89,8 @@ pub struct Settings {
     pub runs_kept: u32,
     pub retry: retry::Policy,
     pub runner: manifests::RunnerSettings,
+    /// The backends that layers can ask for.
+    pub backends: Backends,
 }
 
 impl Settings {
@@ -100,6 +103,7 @@ impl Settings {
             runs_kept: 5,
             retry: retry::Policy::default(),
             runner,
+            backends: Backends::default(),
         }
     }
 }

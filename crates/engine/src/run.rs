@@ -24,7 +24,7 @@ pub use pod::{Obstacle, can_still_work, obstacle};
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
 use api::inputs::{DigestKey, Inputs};
-use api::run::{Attempt, RunResult, RunState, TriggerKind};
+use api::run::{Attempt, Mode, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
 use jiff::Timestamp;
@@ -282,9 +282,15 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         let message = format!("commit {newer} came before it started; the layer goes on with that");
         return give_up(seen, status, SUPERSEDED, &message);
     }
-    if run.spec.inputs != layer.status.as_ref().and_then(|status| status.inputs.clone()) {
-        let message = "the layer's variables or environment changed before it started; the layer goes on with the new ones";
+    let given_now = layer.status.as_ref().and_then(|status| status.inputs.clone());
+    if run.spec.undoes.is_none() && run.spec.inputs != given_now {
+        let message = "the layer's variables, environment or backend changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
+    }
+    if run.spec.undoes.is_none()
+        && let Err(refusal) = layer.inputs(&seen.settings.backends)
+    {
+        return give_up(seen, status, SUPERSEDED, &refusal.to_string());
     }
     let bundle = match &seen.bundle {
         Read::Present(Ok(bundle)) => bundle,
@@ -388,6 +394,8 @@ fn superseded_by<'a>(run: &TerraformRun, layer: &'a TerraformLayer, number: u32)
         // A deletion works on what was applied last, whatever was committed since.
         TriggerKind::Deletion => false,
     };
+    // Also where an attempt at it failed, or a person asked.
+    let follows_commits = follows_commits && run.spec.mode != Mode::Destroy;
     let relevant = layer.status.as_ref()?.revision.relevant.as_ref()?;
     (follows_commits && number == 0 && relevant != &run.spec.layer.revision).then(|| relevant.short())
 }
@@ -499,7 +507,8 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Option<Pod> {
     let (repository, inputs) = match seen.layer {
         Read::Present(layer) if seen.run.spec.inputs.is_some() => {
-            (layer.spec.repository.name.as_str(), layer.spec.inputs())
+            let inputs = layer.inputs(&seen.settings.backends).unwrap_or_default();
+            (layer.spec.repository.name.as_str(), inputs)
         }
         Read::Present(layer) => (layer.spec.repository.name.as_str(), Inputs::default()),
         Read::Absent | Read::Unknown => ("", Inputs::default()),

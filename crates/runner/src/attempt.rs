@@ -19,7 +19,7 @@ use tofu::difference::differences;
 use tofu::plan_file::base_state;
 use tofu::process::{Stream, Surroundings, Wish};
 use tofu::terragrunt::{self, Terragrunt};
-use tofu::{Planned, ProviderChoice, Report, Tool};
+use tofu::{Past, Planned, ProviderChoice, Report, Tool};
 
 use crate::ending::{Ending, Logged, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::hooks::Outputs;
@@ -102,6 +102,7 @@ impl Work<'_> {
         self.own = std::mem::replace(&mut self.given, Ok(Given::default()))?;
         let script = self.own.script(self.description.mode, &self.description.bundle);
         let mut outputs = Outputs::new();
+        self.lay_login()?;
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
         let plan = match (self.description.action, &self.description.plan) {
@@ -126,6 +127,7 @@ impl Work<'_> {
             None => self.plan(&ready, backend, script.as_ref(), &mut outputs).await?,
             Some(plan) => {
                 self.check_backend(backend.as_ref())?;
+                self.keep_inputs().await?;
                 self.change(&ready, &plan, script.as_ref(), &mut outputs).await?
             }
         };
@@ -221,7 +223,8 @@ impl Work<'_> {
             Some(terragrunt) => self.prepare_unit(ready, &terragrunt, tool_name).await?,
             None => (ready, code),
         };
-        ready.keeps_state_here = uses_our_backend(&code);
+        self.lay_backend(&ready, &code)?;
+        ready.keeps_state_here = self.own.backend.is_none() && uses_our_backend(&code);
         if ready.keeps_state_here {
             tokio::fs::write(ready.work_dir.join(BACKEND_FILE), BACKEND).await.map_err(disk)?;
             ready.surroundings.environment.extend(self.backend_variables.iter().cloned());
@@ -302,7 +305,11 @@ impl Work<'_> {
 
     async fn init(&self, ready: &Ready, choice: ProviderChoice) -> Step<()> {
         self.check_wish()?;
-        let report = ready.tool.init(choice, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
+        let past = match self.own.backend {
+            Some(_) => Past::Forgotten,
+            None => Past::Kept,
+        };
+        let report = ready.tool.init(choice, past, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
         self.expect_success(report, "init", ready)?;
         let workspace = self.description.workspace.as_str();
         // Our own backend has one state for each workspace, told apart by its identity.

@@ -8,15 +8,18 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use api::attempt::{GivenInputs, Reason};
+use api::backends::{Generated, Login};
 use api::hooks::{Moment, script_digest};
 use api::inputs::{Contents, Data, Format, Inputs, KeyRef, Kind, Object, ValueSource};
 use api::run::Mode;
+use api::snapshot::Snapshot;
 use api::text::{EnvironmentName, LayerPath, Sha256, VariableName};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
 use crate::attempt::{Ready, Work};
 use crate::ending::{Ending, Step, disk};
+use crate::generated::{self, Variables};
 use crate::hooks::{Command, Text};
 use crate::scripts::Script;
 
@@ -33,11 +36,31 @@ pub(crate) struct Given {
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) hooks: BTreeMap<Moment, Vec<Command>>,
     scripts: BTreeMap<Mode, (Command, Sha256)>,
+    /// Where the state is to be kept, whatever the code says.
+    pub(crate) backend: Option<Generated>,
+    /// What its objects held.
+    pub(crate) contents: Contents,
+    /// Files that the backend logs in with, where no pod mounts them any more.
+    pub(crate) login_files: Vec<(PathBuf, Vec<u8>)>,
     /// Words for the log on what was left out.
     remarks: Vec<String>,
 }
 
 impl Given {
+    /// What the backend logs in with is a part of the environment, and only one of those who set a variable can be meant.
+    fn log_in(&mut self, login: &Login, variables: Variables) -> Step<()> {
+        for (name, value) in variables {
+            if self.environment.iter().any(|(known, _)| known == name.as_str()) {
+                return Err(Ending::bad_input(format!(
+                    "{name} is set by the layer's environment and by {}, which the backend logs in with; remove one of them",
+                    login.object()
+                )));
+            }
+            self.environment.push((name.into(), value.into()));
+        }
+        Ok(())
+    }
+
     /// The script in the place of what the tool would do in this mode, on these files.
     pub(crate) fn script(&self, mode: Mode, bundle: &Sha256) -> Option<Script> {
         let (command, inputs) = self.scripts.get(&mode)?;
@@ -64,11 +87,30 @@ impl Reading {
     }
 }
 
+impl Reading {
+    /// The same of an attempt that undoes an apply. `files` is where files can be put that no pod mounts any more.
+    pub(crate) fn undoing(
+        told: Option<&GivenInputs>,
+        directories: &[PathBuf],
+        kept: &Snapshot,
+        files: &Path,
+    ) -> Self {
+        let mut secrets = Vec::new();
+        let given = match told {
+            None => Ok(Given::default()),
+            Some(told) => read_kept(told, directories, kept, files, &mut secrets),
+        };
+        Self { given, secrets }
+    }
+}
+
 fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretString>) -> Step<Given> {
     let objects = told.inputs.objects();
     let mut contents = Contents::new();
+    let mut places = BTreeMap::new();
     for (object, directory) in objects.into_keys().zip(directories) {
         let data = read_directory(directory).map_err(disk)?;
+        places.insert(object.clone(), directory);
         contents.insert(object, data);
     }
     hide(&told.inputs, &contents, secrets);
@@ -81,29 +123,92 @@ fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretStr
     match told.inputs.digest(&told.key, &contents) {
         Ok(found) if found == told.digest => {}
         Ok(_) => {
-            return Err(changed("the layer's variables or environment are not those that this run is about"));
+            return Err(changed(
+                "the layer's variables, environment or backend are not those that this run is about",
+            ));
         }
         Err(missing) => return Err(changed(&missing.to_string())),
     }
-    let mut given = gather(&told.inputs, &contents)?;
+    let mut given = assemble(&told.inputs, &told.digest, &contents, &contents)?;
+    if let Some(login) = login_of(&told.inputs)
+        && let Some(directory) = places.get(&login.object())
+    {
+        let (variables, remarks) = generated::login(login, &contents, directory)?;
+        given.remarks.extend(remarks);
+        given.log_in(login, variables)?;
+    }
+    given.contents = contents;
+    Ok(given)
+}
+
+fn login_of(inputs: &Inputs) -> Option<&Login> {
+    inputs.backend.as_ref()?.credentials.as_ref()
+}
+
+/// What an apply was given that is undone. **What says how the infrastructure is, is as it was; what opens doors is as it is now**, and as it
+/// was where that is gone: credentials are replaced now and then, and old ones are worth nothing.
+fn read_kept(
+    told: &GivenInputs,
+    directories: &[PathBuf],
+    kept: &Snapshot,
+    files: &Path,
+    secrets: &mut Vec<SecretString>,
+) -> Step<Given> {
+    let inputs = &kept.inputs;
+    let then = kept.contents();
+    hide(inputs, &then, secrets);
+    match inputs.digest(&told.key, &then) {
+        Ok(found) if found == told.digest => {}
+        Ok(_) | Err(_) => {
+            return Err(Ending::bad_input(
+                "what the last apply was given was not kept whole; ask by the annotation terrane.dev/sync to destroy with what the layer has now",
+            ));
+        }
+    }
+    let mut doors = then.clone();
+    for (object, directory) in told.inputs.objects().into_keys().zip(directories) {
+        // What is gone by now is what was kept for.
+        let Ok(now) = read_directory(directory) else { continue };
+        hide(inputs, &Contents::from([(object.clone(), now.clone())]), secrets);
+        if let Some(known) = doors.get_mut(&object) {
+            known.extend(now);
+        }
+    }
+    let mut given = assemble(inputs, &told.digest, &then, &doors)?;
+    if let Some(login) = login_of(inputs) {
+        let (variables, _) = generated::login(login, &doors, files)?;
+        given.log_in(login, variables)?;
+        let held = doors.get(&login.object());
+        for known in login.keys.iter().filter(|known| known.file) {
+            if let Some(content) = held.and_then(|data| data.get(known.key.as_str())) {
+                given.login_files.push((files.join(known.key.as_str()), content.clone()));
+            }
+        }
+    }
+    Ok(given)
+}
+
+/// What the tool is given, with variables, hooks and scripts from one place and the environment from another.
+fn assemble(inputs: &Inputs, digest: &Sha256, values: &Contents, doors: &Contents) -> Step<Given> {
+    let mut given = gather(inputs, values, doors)?;
     for moment in Moment::ALL {
-        let hooks = told.inputs.hooks.at(moment).iter().filter_map(|hook| {
-            let text =
-                text(hook.inline.as_ref(), hook.config_map_ref.as_ref(), hook.path.as_ref(), &contents)?;
+        let hooks = inputs.hooks.at(moment).iter().filter_map(|hook| {
+            let text = text(hook.inline.as_ref(), hook.config_map_ref.as_ref(), hook.path.as_ref(), values)?;
             Some(Command::of_hook(hook, text))
         });
         given.hooks.insert(moment, hooks.collect());
     }
     for mode in [Mode::Normal, Mode::Destroy] {
-        let Some(script) = told.inputs.scripts.of(mode) else { continue };
+        let Some(script) = inputs.scripts.of(mode) else { continue };
         let found =
-            text(script.inline.as_ref(), script.config_map_ref.as_ref(), script.path.as_ref(), &contents);
+            text(script.inline.as_ref(), script.config_map_ref.as_ref(), script.path.as_ref(), values);
         if let Some(text) = found {
             let timeout = script.timeout.map(|span| span.get());
             let command = Command { text, arguments: script.args.clone(), timeout, output_to: None };
-            given.scripts.insert(mode, (command, told.digest.clone()));
+            given.scripts.insert(mode, (command, digest.clone()));
         }
     }
+    given.backend = inputs.backend.clone();
     Ok(given)
 }
 
@@ -184,7 +289,7 @@ fn leaves(value: &Value, secrets: &mut Vec<SecretString>) {
     }
 }
 
-fn gather(inputs: &Inputs, contents: &Contents) -> Step<Given> {
+fn gather(inputs: &Inputs, contents: &Contents, doors: &Contents) -> Step<Given> {
     let mut given = Given { files: inputs.variable_files.clone(), ..Given::default() };
     for object in inputs.variables_from.iter().filter_map(|from| from.object()) {
         for (key, value) in contents.get(&object).into_iter().flatten() {
@@ -224,7 +329,7 @@ fn gather(inputs: &Inputs, contents: &Contents) -> Step<Given> {
     }
     let mut environment: BTreeMap<String, String> = BTreeMap::new();
     for object in inputs.environment_from.iter().filter_map(|from| from.object()) {
-        for (key, value) in contents.get(&object).into_iter().flatten() {
+        for (key, value) in doors.get(&object).into_iter().flatten() {
             match EnvironmentName::new(key.as_str()) {
                 Ok(name) => {
                     environment.insert(name.to_string(), environment_words(&object, key, value)?);
@@ -241,7 +346,7 @@ fn gather(inputs: &Inputs, contents: &Contents) -> Step<Given> {
         let value = match (&variable.value, &variable.value_from) {
             (Some(value), _) => value.clone(),
             (None, Some(source)) => {
-                let Some((object, bytes)) = found(source, contents) else { continue };
+                let Some((object, bytes)) = found(source, doors) else { continue };
                 environment_words(&object, variable.name.as_str(), bytes)?
             }
             (None, None) => String::new(),
@@ -259,7 +364,7 @@ fn words<'a>(object: &Object, what: &str, bytes: &'a [u8]) -> Step<&'a str> {
 }
 
 /// No process can be given a variable with a NUL in it.
-fn environment_words(object: &Object, what: &str, bytes: &[u8]) -> Step<String> {
+pub(crate) fn environment_words(object: &Object, what: &str, bytes: &[u8]) -> Step<String> {
     let text = words(object, what, bytes)?;
     if text.contains('\0') {
         return Err(Ending::bad_input(format!(

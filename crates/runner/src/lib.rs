@@ -4,8 +4,10 @@
 mod attempt;
 mod backend;
 mod ending;
+mod generated;
 mod hooks;
 mod inputs;
+mod kept;
 mod log;
 mod mask;
 mod outputs;
@@ -140,8 +142,17 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     let client = Client::believing(&options.datastore_url, token, options.datastore_authority.as_deref())
         .map_err(Error::Description)?
         .with_patience(options.patience);
-    let description = fetch_description(&client, &attempt).await?;
-    let Reading { given, secrets } = Reading::of(description.inputs.as_ref(), &options.inputs);
+    let mut description = fetch_description(&client, &attempt).await?;
+    let snapshot = kept::fetch(&client, &description).await?;
+    let Reading { given, secrets } = match &snapshot {
+        Some(snapshot) => {
+            snapshot.prevail(&mut description);
+            let files = kept::files(&options.work_dir, &description.layer_uid);
+            Reading::undoing(description.inputs.as_ref(), &options.inputs, snapshot, &files)
+        }
+        None => Reading::of(description.inputs.as_ref(), &options.inputs),
+    };
+    let description = description;
     let prepared = Prepared::new(&options, &description, &secrets).await?;
     let log = Arc::clone(&prepared.log);
     let (wish, stop_wish) = watch::channel(Wish::GoOn);

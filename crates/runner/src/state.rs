@@ -25,11 +25,12 @@ impl Work<'_> {
         };
         let backend =
             settled(&around).map_err(|error| Ending::failed(Reason::ToolFailed, error.to_string()))?;
+        self.check_laid(&backend)?;
         // Canonical, as the file's path is.
         let root = std::fs::canonicalize(&self.places.root).map_err(disk)?;
         match local_file(&backend) {
             Some(file) if file.starts_with(&root) => Err(Ending::bad_input(format!(
-                "the code keeps its state in {}, which is gone when the run ends; leave the backend out and Terrane keeps the state, or name a path outside of the repository",
+                "the state would be kept in {}, which is gone when the run ends; leave the backend out and Terrane keeps the state, or name a path outside of the repository",
                 file.strip_prefix(&root).unwrap_or(file).display()
             ))),
             Some(_) | None => Ok(Some(backend)),

@@ -8,9 +8,10 @@ use api::text::ObjectName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::area::Area;
+use crate::backend_files::BackendFiles;
 use crate::commands::{
-    apply, certificate, datastore, describe, diff, drift, events, git_server, history, logs, outputs, plan,
-    server, state, suspend, tools, version, wait,
+    apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, logs,
+    outputs, plan, server, state, suspend, tools, version, wait,
 };
 use crate::source_limits::SourceLimits;
 
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     State(state::Options),
     /// List, install and remove the terraform, tofu and terragrunt that runs use
     Tools(tools::Options),
+    /// List the backends that layers can keep their states in, and what each wants to be told
+    Backends(backends::Options),
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
@@ -160,6 +163,8 @@ pub(crate) struct Up {
     /// Where runs get providers from: a directory as `terraform providers mirror` fills it, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,
+    #[command(flatten)]
+    pub backend_files: BackendFiles,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -224,6 +229,8 @@ pub(crate) struct Controller {
     /// machine of a process node; without it they fetch what they need from the datastore
     #[arg(long, value_name = "DIR", env = "TERRANE_TOOLS_DIR")]
     pub tools_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub backend_files: BackendFiles,
 }
 
 #[derive(Args, Debug)]

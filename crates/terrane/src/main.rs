@@ -2,6 +2,7 @@
 
 mod area;
 mod arguments;
+mod backend_files;
 mod certifying;
 mod commands;
 mod controllers_role;
@@ -146,6 +147,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Outputs(options) => commands::outputs::run(options).await.map(done),
         Command::State(options) => commands::state::run(options).await.map(done),
         Command::Tools(options) => commands::tools::run(options).await.map(done),
+        Command::Backends(options) => commands::backends::run(&options).map(done),
         Command::Version(options) => commands::version::run(&options).map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),

@@ -1,4 +1,4 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3 and of Azure, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3, of Azure and of PostgreSQL, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
 pub mod azure;
@@ -11,6 +11,7 @@ pub mod fuzz;
 pub mod google;
 pub mod needs;
 pub mod objects;
+pub mod postgres;
 pub mod process;
 pub mod release;
 pub mod s3;

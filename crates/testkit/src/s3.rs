@@ -82,6 +82,11 @@ impl S3Server {
         self.address
     }
 
+    /// The bucket that it has.
+    pub fn bucket(&self) -> &'static str {
+        BUCKET
+    }
+
     /// The URL of a prefix in its bucket.
     pub fn url(&self, prefix: &str) -> String {
         format!("s3://{BUCKET}/{prefix}")
@@ -147,7 +152,7 @@ async fn answers(address: SocketAddr) -> bool {
     matches!(tokio::time::timeout(Duration::from_secs(5), ask).await, Ok(Ok(true)))
 }
 
-fn free_address() -> Result<SocketAddr> {
+pub(crate) fn free_address() -> Result<SocketAddr> {
     let listener = StdListener::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free port")?;
     listener.local_addr().context("reading the free port")
 }

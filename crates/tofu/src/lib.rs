@@ -15,4 +15,4 @@ pub mod terragrunt;
 mod tool;
 pub mod versions;
 
-pub use tool::{Error, Planned, ProviderChoice, Report, Tool};
+pub use tool::{Error, Past, Planned, ProviderChoice, Report, Tool};

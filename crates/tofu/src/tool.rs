@@ -104,6 +104,14 @@ pub enum ProviderChoice {
     Settled,
 }
 
+/// What `init` makes of a backend that an earlier one settled on in the same directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Past {
+    Kept,
+    /// It is as if there had been none: no state is ever moved.
+    Forgotten,
+}
+
 /// From here on `init` can be told to leave the lock file as it is.
 const KEEPS_LOCK_FILES: Version = Version::new(1, 1, 0);
 
@@ -173,20 +181,22 @@ impl Tool {
     pub async fn init(
         &self,
         choice: ProviderChoice,
+        past: Past,
         dir: &Path,
         surroundings: &Surroundings,
         lines: Lines<'_>,
     ) -> Result<Report, Error> {
         let fixed = ["init", "-input=false", "-no-color"];
-        match choice {
-            ProviderChoice::Settled if self.version >= KEEPS_LOCK_FILES => {
-                let more = [OsStr::new("-lockfile=readonly")];
-                self.command(fixed, more, dir, surroundings, lines).await
-            }
-            ProviderChoice::Settled | ProviderChoice::Open => {
-                self.command(fixed, [], dir, surroundings, lines).await
-            }
-        }
+        let lock_file = match choice {
+            ProviderChoice::Settled if self.version >= KEEPS_LOCK_FILES => Some("-lockfile=readonly"),
+            ProviderChoice::Settled | ProviderChoice::Open => None,
+        };
+        let backend = match past {
+            Past::Kept => None,
+            Past::Forgotten => Some("-reconfigure"),
+        };
+        let more = lock_file.into_iter().chain(backend).map(OsStr::new);
+        self.command(fixed, more, dir, surroundings, lines).await
     }
 
     /// Selects a workspace, and makes it where it does not exist.
@@ -313,10 +323,10 @@ impl Tool {
         Ok((report.succeeded() && whole).then_some(content))
     }
 
-    async fn command<const N: usize, const M: usize>(
+    async fn command<'a, const N: usize>(
         &self,
         fixed: [&str; N],
-        more: [&OsStr; M],
+        more: impl IntoIterator<Item = &'a OsStr>,
         dir: &Path,
         surroundings: &Surroundings,
         lines: Lines<'_>,

@@ -1,6 +1,7 @@
 //! Who may do what: one function over typed operations, so that the whole matrix can be read and tested in one place.
 
 use api::attempt::Description;
+use api::run::Mode;
 use api::text::Sha256;
 
 use super::identity::{Caller, Runner};
@@ -56,11 +57,20 @@ pub(crate) fn permit(
             .plan
             .as_ref()
             .is_some_and(|plan| plan.run_uid == attempt.run_uid() && plan.attempt == attempt.number()),
+        // A destroy reads what the apply that it undoes was given. Whoever could read that of another run could read its Secrets.
+        Operation::ArtefactRead(attempt, Artefact::Inputs) => {
+            let is_named = spec
+                .kept
+                .as_ref()
+                .is_some_and(|kept| kept.run_uid == attempt.run_uid() && kept.attempt == attempt.number());
+            spec.mode == Mode::Destroy && is_named
+        }
         Operation::ArtefactRead(
             _,
             Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result,
         ) => false,
         Operation::ArtefactWrite(_, Artefact::Spec) => false,
+        Operation::ArtefactWrite(attempt, Artefact::Inputs) => own(attempt) && spec.action.mutates(),
         Operation::ArtefactWrite(
             attempt,
             Artefact::Plan | Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result,
@@ -80,7 +90,7 @@ pub(crate) fn permit(
         Ok(())
     } else {
         Err(Denied(
-            "it reads its own description, bundle and plan, and writes its own results, log and, with a fence, its own state; nothing else",
+            "it reads its own description, bundle and plan, what the apply was given that it undoes, and writes its own results, log and, with a fence, its own state; nothing else",
         ))
     }
 }
@@ -94,7 +104,10 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
         | Operation::StateChange(_)
         | Operation::StateAdminister
         | Operation::AuditRead => Ok(()),
-        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan | Artefact::Outputs)
+        Operation::ArtefactRead(
+            _,
+            Artefact::Spec | Artefact::Plan | Artefact::Outputs | Artefact::Inputs,
+        )
         | Operation::ArtefactWrite(_, _)
         | Operation::BundleRead(_)
         | Operation::BundleWrite
@@ -134,6 +147,7 @@ mod tests {
             Operation::ArtefactRead(attempt.clone(), Artefact::Spec),
             Operation::ArtefactRead(attempt.clone(), Artefact::Plan),
             Operation::ArtefactRead(attempt.clone(), Artefact::Outputs),
+            Operation::ArtefactRead(attempt.clone(), Artefact::Inputs),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Spec),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Plan),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Result),

@@ -75,7 +75,12 @@ pub(super) async fn put(
     let sha256 = announced_digest(&headers)?;
     let put = match artefact {
         Artefact::Spec => put_description(&service, &attempt, &sha256, request).await?,
-        Artefact::Plan | Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result => {
+        Artefact::Plan
+        | Artefact::PlanJson
+        | Artefact::PlanText
+        | Artefact::Outputs
+        | Artefact::Result
+        | Artefact::Inputs => {
             let description = match (description, &caller) {
                 (Some(description), _) => description,
                 (None, _) => service.description(&attempt).await?.ok_or_else(|| {

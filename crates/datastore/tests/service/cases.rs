@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use api::attempt::{Description, PlanSource};
+use api::attempt::{Description, Kept, PlanSource};
 use api::audit::Entry;
-use api::run::{Action, TriggerKind};
+use api::run::{Action, Mode, TriggerKind};
 use api::text::{CommitId, Sha256};
 use bytes::Bytes;
 use datastore::client::{Error, LockChange};
@@ -256,7 +256,7 @@ pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness)
     let own_bundle = format!("/v1/bundles/{}", apply.bundle);
     let mut paths = vec![own_bundle.clone(), format!("/v1/bundles/{}", Sha256::of(b"other"))];
     for run in ["apply-run/1", "apply-run/2", "plan-run/1", "neighbour/1", "stranger/1"] {
-        for artefact in ["spec", "plan", "plan.json", "plan.txt", "result", "log?offset=0"] {
+        for artefact in ["spec", "plan", "plan.json", "plan.txt", "result", "inputs", "log?offset=0"] {
             paths.push(format!("/v1/runs/{run}/{artefact}"));
         }
     }
@@ -288,13 +288,38 @@ pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness)
     expect(&["GET", "HEAD"], &own_bundle);
     expect(&["GET", "HEAD"], "/v1/runs/apply-run/1/spec");
     expect(&["GET", "HEAD"], "/v1/runs/plan-run/1/plan");
-    for artefact in ["plan", "plan.json", "plan.txt", "result"] {
+    for artefact in ["plan", "plan.json", "plan.txt", "result", "inputs"] {
         expect(&["PUT"], &format!("/v1/runs/apply-run/1/{artefact}"));
     }
     expect(&["POST"], "/v1/runs/apply-run/1/log?offset=0");
     expect(&["GET", "HEAD", "POST", "PUT", "LOCK", "UNLOCK"], &own_state);
     expect(&["POST", "DELETE"], &format!("{own_state}/lock"));
     assert_eq!(allowed, expected);
+
+    // What an apply was given, as stored above, is read by the destroy that undoes it, and by nobody else: not by another run of the layer, not by itself,
+    // not by a run that names it and does not destroy.
+    let undoing = |run: &str, mode: Mode, kept: &str| Description {
+        mode,
+        kept: Some(Kept { run_uid: kept.to_owned(), attempt: 1 }),
+        ..description("team", run, Action::Plan, 0, "own-state")
+    };
+    harness.describe(&undoing("destroy-run", Mode::Destroy, "apply-run")).await;
+    harness.describe(&undoing("normal-run", Mode::Normal, "apply-run")).await;
+    let reading = async |token: &str, path: &str| harness.raw("GET", path, Some(token), "0", "").await;
+    let path = "/v1/runs/apply-run/1/inputs";
+    assert_eq!(reading("team/destroy-run/1", path).await, StatusCode::OK);
+    for token in
+        ["team/apply-run/1", "team/plan-run/1", "team/normal-run/1", "team/neighbour/1", "foreign/stranger/1"]
+    {
+        assert_eq!(reading(token, path).await, StatusCode::FORBIDDEN, "{token}");
+    }
+    for other in ["apply-run/2", "neighbour/1", "stranger/1", "destroy-run/1"] {
+        let path = format!("/v1/runs/{other}/inputs");
+        assert_eq!(reading("team/destroy-run/1", &path).await, StatusCode::FORBIDDEN, "{path}");
+    }
+    let status =
+        harness.raw("PUT", "/v1/runs/destroy-run/1/inputs", Some("team/destroy-run/1"), "0", "").await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "a plan keeps nothing");
 
     // A plan has no fence: it reads its state and changes nothing, whatever fence it claims.
     for claimed in ["0", "2", "99"] {

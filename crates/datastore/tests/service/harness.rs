@@ -208,6 +208,7 @@ pub(crate) fn description(
         inputs: None,
         outputs: false,
         script: None,
+        kept: None,
     }
 }
 

@@ -14,7 +14,7 @@ use super::need::{self, Need, Standing, brief, hold};
 use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Decision, Effect, Observed, Read, answers, holds_finalizer, policy, retention, status};
+use super::{Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone};
 use crate::Wake;
 
 pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {
@@ -94,9 +94,13 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             Wake::OnChange,
         )));
     };
-    if let Err(need) = super::inputs(seen) {
-        return Some(with_way_out(*need));
-    }
+    let now = super::inputs(seen);
+    // What was never applied has nothing kept to undo it by.
+    let now = match (now, undone::apply(seen)) {
+        (Ok(now), _) => Some(now.cloned()),
+        (Err(_), Some(_)) => None,
+        (Err(need), None) => return Some(with_way_out(*need)),
+    };
     let reason = "the layer is being deleted and its deletionPolicy is Destroy".to_owned();
     let wish = || PlanWish {
         mode: Mode::Destroy,
@@ -111,6 +115,11 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             bundle: bundle.clone(),
             ..Wanted::new(seen, &revision, &token, trigger)
         };
+        // Whoever asks by hand may have put right what the layer says, so that counts as far as it can be had.
+        let wanted = match now {
+            Some(inputs) => Wanted { inputs, ..wanted },
+            None => Wanted { undoes: undone::of(seen), ..wanted },
+        };
         return Some(start_plan(seen, wanted));
     }
     let need = match history.newest_plan(Mode::Destroy) {
@@ -121,6 +130,13 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
 }
 
 fn after_plan(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>, reason: &str) -> Option<Need> {
+    if let Some(how) = moved::away(history, plan) {
+        let why = format!(
+            "being deleted, but {how}; set the backend back, or move the state there, and the annotation {} plans anew",
+            annotation::SYNC
+        );
+        return Some(hold(LayerState::PlanNeeded, "StateMoved", why, Standing::Stuck, Wake::OnChange));
+    }
     if !plan.summary.has_changes() {
         return None;
     }

@@ -36,6 +36,10 @@ pub(super) struct Plan<'a> {
     pub(super) summary: PlanSummary,
     /// The state that it was made on; unknown of a plan from before that was reported.
     pub(super) state: Option<&'a Sha256>,
+    /// Where that is, in words.
+    pub(super) place: Option<&'a str>,
+    /// The lineage of that state; none where there was none yet.
+    pub(super) lineage: Option<&'a str>,
     pub(super) differences: &'a Differences,
     pub(super) made_at: Timestamp,
 }
@@ -167,7 +171,7 @@ fn ended(run: &TerraformRun) -> (Option<Timestamp>, Option<Timestamp>) {
     (finished_at(run), run.metadata.creation_timestamp.as_ref().map(|time| time.0))
 }
 
-fn is_in_place(run: &TerraformRun) -> bool {
+pub(super) fn is_in_place(run: &TerraformRun) -> bool {
     if run.spec.mode != Mode::Normal || !has_succeeded(run) {
         return false;
     }
@@ -178,7 +182,7 @@ fn is_in_place(run: &TerraformRun) -> bool {
 }
 
 impl<'a> Plan<'a> {
-    fn of(run: &'a TerraformRun) -> Option<Self> {
+    pub(super) fn of(run: &'a TerraformRun) -> Option<Self> {
         let status = run.status.as_ref()?;
         if run.spec.action != Action::Plan || status.state != Some(RunState::Succeeded) {
             return None;
@@ -190,6 +194,8 @@ impl<'a> Plan<'a> {
             sha256: result.plan_sha256.as_ref()?,
             summary: result.summary?,
             state: result.state_identity.as_ref().map(|identity| &identity.sha256),
+            place: result.state_identity.as_ref().map(|identity| identity.backend.as_str()),
+            lineage: result.lineage.as_deref(),
             differences: &result.differences,
             made_at: status.finished_at.as_ref()?.0,
         })

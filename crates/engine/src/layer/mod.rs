@@ -9,6 +9,7 @@ mod answers;
 mod deletion;
 mod drift;
 mod history;
+mod moved;
 mod need;
 mod outputs;
 mod policy;
@@ -17,6 +18,7 @@ mod remedy;
 mod retention;
 mod runs;
 mod status;
+mod undone;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -197,7 +199,7 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
             remedy::plan_or_pause(seen, history, new_commit(seen, source, Some(plan.run)))
         }
         Some(plan) if plan.run.spec.inputs.as_ref() != inputs => {
-            let reason = "the layer's variables or environment have changed".to_owned();
+            let reason = "the layer's variables, environment or backend have changed".to_owned();
             let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
             remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
         }
@@ -213,6 +215,10 @@ fn new_commit<'a>(seen: &Observed<'_>, source: &'a Source, after: Option<&'a Ter
 
 /// The digest of what the layer gives to its code. Without what it refers to, nothing of it can be planned.
 fn inputs<'a>(seen: &'a Observed<'_>) -> Result<Option<&'a Sha256>, Box<Need>> {
+    if let Err(refusal) = seen.layer.inputs(&seen.settings.backends) {
+        let (reason, why) = ("BackendRefused", refusal.to_string());
+        return Err(Box::new(hold(LayerState::PlanNeeded, reason, why, Standing::Stuck, Wake::OnChange)));
+    }
     match &seen.inputs {
         Read::Present(Ok(inputs)) => Ok(inputs.as_ref()),
         Read::Present(Err(why)) => {
@@ -226,8 +232,11 @@ fn inputs<'a>(seen: &'a Observed<'_>) -> Result<Option<&'a Sha256>, Box<Need>> {
     }
 }
 
-/// The same, where what is missing has been told before.
+/// The same, where what is missing has been told before. Of a deletion it is what the apply was given that it undoes.
 fn known_inputs<'a>(seen: &'a Observed<'_>) -> Option<&'a Sha256> {
+    if let Some(apply) = undone::apply(seen) {
+        return apply.spec.inputs.as_ref();
+    }
     match &seen.inputs {
         Read::Present(Ok(inputs)) => inputs.as_ref(),
         Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,

@@ -10,7 +10,7 @@ use api::{TerraformApproval, TerraformRun};
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Observed, Source, annotated, drift, name_of, policy};
+use super::{Observed, Source, annotated, drift, moved, name_of, policy, undone};
 use crate::run::SUPERSEDED;
 use crate::{Wake, later};
 
@@ -66,6 +66,10 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
                 mode: wish.mode,
                 preceding: wish.preceding,
                 bundle: wish.bundle,
+                undoes: match wish.mode {
+                    Mode::Destroy => undone::of(seen),
+                    Mode::Normal | Mode::RefreshOnly => None,
+                },
                 ..Wanted::new(seen, wish.revision, &token, trigger)
             };
             start_plan(seen, wanted)
@@ -184,6 +188,13 @@ pub(super) fn approval(seen: &Observed<'_>, plan: &Plan<'_>) -> Option<Trigger> 
 fn permit(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>) -> Permit {
     if let Some(why) = rejection(seen, plan) {
         return Permit::Wait { reason: "Rejected", why };
+    }
+    if let Some(how) = moved::away(history, plan) {
+        // Whatever stands as an order was meant for the state that there was.
+        return approval(seen, plan).map_or_else(
+            || Permit::Wait { reason: "StateMoved", why: moved::way_on(seen, &how) },
+            Permit::Now,
+        );
     }
     let drifted = history.was_in_place(seen, plan).then(|| policy::on_drift(seen));
     let order = match drifted {

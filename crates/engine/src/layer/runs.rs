@@ -1,6 +1,6 @@
 //! How a wish becomes a run. The same wish always makes the same name.
 
-use api::run::{Action, Artifact, LayerRef, Mode, Trigger};
+use api::run::{Action, Artifact, LayerRef, Mode, Trigger, Undone};
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
 use kube::Resource;
@@ -22,11 +22,22 @@ pub(super) struct Wanted<'a> {
     /// The state that it is about, where that is known better than by the layer's place.
     pub(super) state: Option<Sha256>,
     pub(super) inputs: Option<Sha256>,
+    pub(super) undoes: Option<Undone>,
 }
 
 impl<'a> Wanted<'a> {
     fn given(revision: &'a CommitId, token: &'a str, trigger: Trigger, inputs: Option<Sha256>) -> Self {
-        Self { mode: Mode::Normal, revision, token, trigger, preceding: 0, bundle: None, state: None, inputs }
+        Self {
+            mode: Mode::Normal,
+            revision,
+            token,
+            trigger,
+            preceding: 0,
+            bundle: None,
+            state: None,
+            inputs,
+            undoes: None,
+        }
     }
 
     /// With what the layer gives now.
@@ -60,6 +71,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
         bundle: spec.bundle.clone(),
         // Whoever changes this state takes its lock, from whatever layer they come.
         state: plan.state.cloned(),
+        undoes: spec.undoes.clone(),
         ..Wanted::given(&spec.layer.revision, "", trigger, spec.inputs.clone())
     };
     let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
@@ -165,12 +177,16 @@ fn build(
             },
             action,
             mode: wanted.mode,
-            state: wanted.state.unwrap_or_else(|| state_of(layer)),
+            state: wanted
+                .state
+                .or_else(|| wanted.undoes.as_ref().map(|undone| undone.state.clone()))
+                .unwrap_or_else(|| state_of(layer)),
             artifact,
             trigger: wanted.trigger,
             bundle: wanted.bundle,
             inputs: wanted.inputs,
             outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy,
+            undoes: wanted.undoes,
             max_retries: policy::max_retries(seen),
             preceding_failures: wanted.preceding,
         },

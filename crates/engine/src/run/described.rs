@@ -32,6 +32,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         outputs,
         // Whether a script is to be run again; what was planned on it counts.
         script: _,
+        kept,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());
@@ -50,4 +51,5 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && plan == &wanted.plan
         && digest(inputs) == digest(&wanted.inputs)
         && outputs == &wanted.outputs
+        && kept == &wanted.kept
 }

@@ -1,6 +1,7 @@
 //! What a runner is told: the run's own words, and what layer and repository say about the tool.
 
-use api::attempt::{Description, GivenInputs, PlanSource};
+use api::attempt::{Description, GivenInputs, Kept, PlanSource};
+use api::inputs::Inputs;
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
@@ -43,7 +44,12 @@ pub(super) fn describe(
         }),
         inputs: match &run.spec.inputs {
             Some(digest) => Some(GivenInputs {
-                inputs: layer.spec.inputs(),
+                inputs: match (layer.inputs(&seen.settings.backends), &run.spec.undoes) {
+                    (Ok(inputs), _) => inputs,
+                    // Only what can still be mounted is lost by that.
+                    (Err(_), Some(_)) => Inputs::default(),
+                    (Err(_), None) => return None,
+                },
                 key: seen.digest_key?.clone(),
                 digest: digest.clone(),
             }),
@@ -51,12 +57,21 @@ pub(super) fn describe(
         },
         outputs: run.spec.outputs,
         script: layer.status.as_ref().and_then(|status| status.script.clone()),
+        kept: run
+            .spec
+            .undoes
+            .as_ref()
+            .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
     })
 }
 
 /// The state of an apply, where it is not the one that the datastore keeps for the layer.
 fn elsewhere(run: &TerraformRun, layer: &TerraformLayer) -> Option<Sha256> {
-    let is_elsewhere = run.spec.action.mutates() && run.spec.state != crate::layer::state_of(layer);
+    let here = match &run.spec.undoes {
+        Some(undone) => undone.state.clone(),
+        None => crate::layer::state_of(layer),
+    };
+    let is_elsewhere = run.spec.action.mutates() && run.spec.state != here;
     is_elsewhere.then(|| run.spec.state.clone())
 }
 

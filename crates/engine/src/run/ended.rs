@@ -87,6 +87,7 @@ impl Ended {
                 summary: plan.map(|p| p.summary),
                 plan_sha256: plan.map(|p| p.sha256.clone()),
                 state_identity: plan.map(|p| identity(run, p)),
+                lineage: plan.and_then(|p| p.lineage.clone()).filter(|lineage| lineage.len() <= 256),
                 script: outcome.script.clone(),
                 hook_outputs: outcome.hook_outputs.clone(),
                 differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),

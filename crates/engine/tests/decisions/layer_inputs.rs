@@ -45,7 +45,7 @@ fn other_inputs_lead_to_a_plan_of_the_same_commit_that_is_no_drift() {
     let decision = world.step();
     assert_eq!(last(&world).spec.trigger.kind, TriggerKind::Inputs);
     assert_eq!(last(&world).spec.layer.revision, world.runs[0].spec.layer.revision);
-    assert!(decision.status.why.unwrap().contains("variables or environment have changed"));
+    assert!(decision.status.why.unwrap().contains("variables, environment or backend have changed"));
     world.succeed(adds(1));
     let decision = world.step();
     assert_eq!(world.active_action(), Some(Action::Apply), "autoApply counts, as for new code");
@@ -119,12 +119,107 @@ fn what_vanishes_after_the_apply_is_told_and_starts_nothing() {
     assert_eq!(world.runs.len(), runs, "unknown starts nothing");
 }
 
-#[test]
-fn a_destroy_waits_for_what_is_missing_and_says_how_to_go_without() {
-    let mut world = applied();
+/// Being deleted, with its infrastructure.
+fn deleted(mut world: World) -> World {
     world.layer.spec.deletion_policy = Some(DeletionPolicy::Destroy);
     world.delete();
-    world.inputs = Read::Present(Err("Secret db does not exist in this namespace".to_owned()));
+    world
+}
+
+fn missing() -> Read<Result<Option<Sha256>, String>> {
+    Read::Present(Err("Secret db does not exist in this namespace".to_owned()))
+}
+
+#[test]
+fn a_destroy_undoes_the_last_apply_with_what_that_was_given() {
+    for now in [missing(), given("three"), Read::Present(Ok(None)), Read::Unknown] {
+        let mut world = deleted(applied());
+        let apply = world.runs.iter().find(|run| run.spec.action == Action::Apply).unwrap().clone();
+        world.inputs = now;
+        // Gone or not is all the same.
+        world.repository = None;
+        world.source = Read::Absent;
+        world.layer.spec.backend = serde_json::from_value(json!({ "provider": "no-such-thing" })).unwrap();
+        world.step();
+        let plan = last(&world).clone();
+        assert_eq!((plan.spec.action, plan.spec.mode), (Action::Plan, Mode::Destroy));
+        assert_eq!(plan.spec.inputs, Some(Sha256::of(b"one")));
+        let undone = plan.spec.undoes.clone().unwrap();
+        assert_eq!((Some(&undone.run_uid), undone.attempt), (apply.metadata.uid.as_ref(), 0));
+        assert_eq!(undone.state, plan.spec.state);
+        world.succeed(destroys(1));
+        world.step();
+        let destroy = last(&world);
+        assert_eq!((destroy.spec.action, destroy.spec.mode), (Action::Apply, Mode::Destroy));
+        assert_eq!((&destroy.spec.inputs, &destroy.spec.undoes), (&plan.spec.inputs, &plan.spec.undoes));
+        world.succeed(PlanSummary::default());
+        world.step();
+        assert!(world.gone);
+    }
+}
+
+#[test]
+fn a_state_that_is_kept_here_is_found_where_the_last_apply_left_it() {
+    let mut world = applied();
+    let before = world.runs[0].spec.state.clone();
+    let planned = result(&mut world, Action::Plan);
+    planned.state_identity = Some(api::backend::StateIdentity::kept_here(before.clone()));
+    world.layer.spec.path = "elsewhere".parse().unwrap();
+    let mut world = deleted(world);
+    world.step();
+    assert_eq!(last(&world).spec.state, before, "and not where the new path would lead");
+    assert_eq!(last(&world).spec.undoes.as_ref().unwrap().state, before);
+}
+
+#[test]
+fn a_destroy_that_failed_is_planned_again_with_the_same() {
+    let mut world = deleted(applied());
+    world.inputs = missing();
+    world.step();
+    world.succeed(destroys(1));
+    world.step();
+    world.fail("ToolFailed");
+    let decision = world.step();
+    world.wait(&decision);
+    world.step();
+    let again = last(&world);
+    assert_eq!((again.spec.action, again.spec.mode), (Action::Plan, Mode::Destroy));
+    assert_eq!(again.spec.inputs, Some(Sha256::of(b"one")));
+    assert!(again.spec.undoes.is_some());
+}
+
+#[test]
+fn who_asks_by_hand_destroys_with_what_the_layer_has_now() {
+    let mut world = deleted(applied());
+    world.step();
+    world.fail("ToolFailed");
+    world.step();
+    world.inputs = given("put right");
+    world.annotate(api::annotation::SYNC, "again");
+    world.step();
+    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"put right")));
+    assert_eq!(last(&world).spec.undoes, None);
+    world.succeed(destroys(1));
+    world.step();
+    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"put right")), "as its plan");
+
+    let mut world = deleted(applied());
+    world.inputs = missing();
+    world.annotate(api::annotation::SYNC, "again");
+    world.step();
+    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"one")), "as far as it can be had");
+    assert!(last(&world).spec.undoes.is_some());
+}
+
+#[test]
+fn a_layer_that_was_never_applied_waits_for_what_is_missing_and_says_how_to_go_without() {
+    let mut world = world();
+    world.inputs = given("one");
+    world.step();
+    world.succeed(adds(1));
+    world.step();
+    let mut world = deleted(world);
+    world.inputs = missing();
     let why = world.step().status.why.unwrap();
     assert!(why.starts_with("Secret db does not exist"), "{why}");
     assert!(why.ends_with("set deletionPolicy to Orphan to let the layer go and keep what it made"), "{why}");
@@ -132,11 +227,7 @@ fn a_destroy_waits_for_what_is_missing_and_says_how_to_go_without() {
     world.inputs = given("three");
     world.step();
     assert_eq!(last(&world).spec.mode, Mode::Destroy);
-    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"three")));
-    world.succeed(destroys(1));
-    world.step();
-    assert_eq!(world.active_action(), Some(Action::Apply));
-    assert_eq!(last(&world).spec.inputs, Some(Sha256::of(b"three")));
+    assert_eq!((&last(&world).spec.inputs, &last(&world).spec.undoes), (&Some(Sha256::of(b"three")), &None));
 }
 
 /// The result of the newest run of an action.

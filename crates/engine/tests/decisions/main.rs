@@ -4,6 +4,7 @@
 
 mod layer;
 mod layer_answers;
+mod layer_backend;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;
@@ -14,4 +15,5 @@ mod outputs;
 mod repository;
 mod run;
 mod run_canceled;
+mod run_undoing;
 mod world;

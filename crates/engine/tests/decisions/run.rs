@@ -569,7 +569,7 @@ fn a_pod_of_someone_else_under_our_name_is_not_taken_for_ours() {
     assert_eq!(scene.status().result.unwrap().reason, "PodNameTaken");
 }
 
-fn description_of(decision: &Decision) -> Description {
+pub(crate) fn description_of(decision: &Decision) -> Description {
     let put = decision.effects.iter().find_map(|effect| match effect {
         Effect::PutDescription(description) => Some(description),
         _ => None,

@@ -53,7 +53,7 @@ async fn a_state_that_would_be_lost_with_the_working_directory_is_refused() {
     assert_eq!(refused.reason, Reason::BadInput);
     assert_eq!(
         refused.message,
-        "the code keeps its state in source/envs/prod/terraform.tfstate, which is gone when the run ends; leave the backend out and Terrane keeps the state, or name a path outside of the repository"
+        "the state would be kept in source/envs/prod/terraform.tfstate, which is gone when the run ends; leave the backend out and Terrane keeps the state, or name a path outside of the repository"
     );
 }
 

@@ -1,10 +1,12 @@
 //! Whole attempts: a real repository, the real tool, the real datastore over a socket.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod backends;
 mod faulty_tool;
 mod full;
 mod identity;
 mod terragrunt;
+mod undoing;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -165,6 +167,7 @@ impl World {
             inputs: None,
             outputs: false,
             script: None,
+            kept: None,
         }
     }
 

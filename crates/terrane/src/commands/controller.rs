@@ -114,6 +114,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     });
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
+    settings.backends = options.backend_files.read()?;
     Ok(ControllersRole {
         client,
         namespaces: options.area.namespaces(),

@@ -94,6 +94,7 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
         ("Environment", environment(spec)),
         ("Hooks", hooks(spec)),
         ("Scripts", scripts(spec)),
+        ("Backend", backend(spec)),
         ("Outputs go to", outputs(spec)),
     ];
     for (label, given) in given {
@@ -183,6 +184,17 @@ fn hooks(spec: &TerraformLayerSpec) -> Vec<String> {
         .flat_map(|moment| spec.hooks.at(moment).iter().map(move |hook| (moment, hook)));
     all.map(|(moment, hook)| placed(moment.as_str(), hook.config_map_ref.as_ref(), hook.path.as_ref()))
         .collect()
+}
+
+fn backend(spec: &TerraformLayerSpec) -> Vec<String> {
+    let Some(asked) = &spec.backend else { return Vec::new() };
+    let fields = asked.fields.iter().map(|(name, value)| match value {
+        serde_json::Value::String(text) => format!("{name} {text}"),
+        other => format!("{name} {other}"),
+    });
+    let login =
+        asked.credentials.iter().map(|login| format!("credentials from Secret {}", login.secret_name));
+    [asked.provider.to_string()].into_iter().chain(fields).chain(login).collect()
 }
 
 fn scripts(spec: &TerraformLayerSpec) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod approve;
+pub(crate) mod backends;
 pub(crate) mod cancel;
 pub(crate) mod certificate;
 pub(crate) mod completion;

@@ -220,6 +220,7 @@ fn controllers(
         secrets: RunnerSecrets::default(),
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
+    settings.backends = options.backend_files.read()?;
     Ok(ControllersRole {
         client,
         namespaces: Namespaces::All,

@@ -2,6 +2,7 @@
 //! and a second controller that stands by.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod backends;
 mod draining;
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -11,6 +12,7 @@ mod killed;
 mod outputs;
 mod split;
 mod takeover;
+mod undone;
 mod variables;
 
 use std::fs;
