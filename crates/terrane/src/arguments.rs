@@ -9,9 +9,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::area::Area;
 use crate::commands::{
-    apply, certificate, datastore, describe, diff, drift, events, git_server, history, logs, outputs, plan,
-    server, state, suspend, tools, version, wait,
+    apply, certificate, datastore, describe, diff, drift, events, git_server, history, login, logs, outputs,
+    plan, server, state, suspend, token, tools, version, wait,
 };
+use crate::signs::Figures;
 use crate::source_limits::SourceLimits;
 
 #[derive(Parser, Debug)]
@@ -106,6 +107,10 @@ pub(crate) enum Command {
     State(state::Options),
     /// List, install and remove the terraform, tofu and terragrunt that runs use
     Tools(tools::Options),
+    /// Print a link that logs you in to the HTTP service of `terrane up` once
+    Login(login::Options),
+    /// Make, list and revoke tokens by which programs use the HTTP service of `terrane up`
+    Token(token::Options),
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
@@ -125,6 +130,9 @@ pub(crate) struct Up {
     /// Where the HTTP service listens (artefacts, health, metrics); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+    /// Do not serve /metrics, which anybody who reaches the service may read
+    #[arg(long)]
+    pub no_metrics: bool,
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
@@ -224,6 +232,12 @@ pub(crate) struct Controller {
     /// machine of a process node; without it they fetch what they need from the datastore
     #[arg(long, value_name = "DIR", env = "TERRANE_TOOLS_DIR")]
     pub tools_dir: Option<PathBuf>,
+}
+
+impl Up {
+    pub(crate) fn metrics(&self) -> Figures {
+        if self.no_metrics { Figures::Closed } else { Figures::Open }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -145,6 +145,8 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Outputs(options) => commands::outputs::run(options).await.map(done),
         Command::State(options) => commands::state::run(options).await.map(done),
         Command::Tools(options) => commands::tools::run(options).await.map(done),
+        Command::Login(options) => commands::login::run(options).await.map(done),
+        Command::Token(options) => commands::token::run(options).await.map(done),
         Command::Version(options) => commands::version::run(&options).map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),

@@ -35,7 +35,8 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     ensure_believed(&role.datastore).await?;
     let candidacy = Candidacy::new(&client, &identity()?, Terms::default(), options.shards);
     let signs = role.signs(&candidacy, Duty::MayStandBy);
-    let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
+    let service =
+        Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs, signs::Figures::Open));
     let stop = CancellationToken::new();
     tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
     tokio::select! {
