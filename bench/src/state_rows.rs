@@ -107,6 +107,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         backend: None,
         plan: None,
         inputs: None,
+        outputs: false,
         script: None,
         kept: None,
     })

@@ -49,6 +49,8 @@ fn files() -> anyhow::Result<Vec<File>> {
         files.push(File { path: root.join("charts/terrane/templates/crds").join(&file), content: template });
         files.push(File { path: root.join("deploy/crds").join(&file), content });
     }
+    let document = serde_json::to_string_pretty(&server::document()).context("write the OpenAPI document")?;
+    files.push(File { path: root.join("docs/openapi.json"), content: format!("{document}\n") });
     Ok(files)
 }
 

@@ -8,6 +8,9 @@ pub const URL: &str = "url";
 /// The key of the certificate authority in PEM; absent where the address is plain HTTP on loopback.
 pub const AUTHORITY: &str = "ca.crt";
 
+/// The key that is there where the service has sessions and tokens of its own: on one machine.
+pub const SESSIONS: &str = "sessions";
+
 /// Subresources that exist only as rights: `get terraformruns/log`, and so on.
 pub mod subresource {
     /// Of a run: the log of its attempts.

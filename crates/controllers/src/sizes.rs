@@ -91,7 +91,7 @@ mod tests {
     async fn finished_runs_are_measured_once_and_those_at_work_not_at_all() {
         let place = tempfile::tempdir().unwrap();
         let service = router(Options {
-            objects: Arc::new(object_store::memory::InMemory::new()),
+            objects: object_store::memory::InMemory::new().into(),
             keys: Keyring::load_or_create(place.path()).unwrap(),
             reviewer: Arc::new(ByName),
         });

@@ -219,6 +219,12 @@ impl Server {
         kube::Client::new(as_identity(self.router.clone(), identity), "default")
     }
 
+    /// Makes such clients for as long as somebody wants them.
+    pub fn clients(&self) -> impl Fn(Identity) -> kube::Client + Send + Sync + 'static {
+        let router = self.router.clone();
+        move |identity| kube::Client::new(as_identity(router.clone(), identity), "default")
+    }
+
     /// The same as a service, for whoever puts layers of their own around it.
     pub fn router(&self, identity: Identity) -> Router {
         as_identity(self.router.clone(), identity)

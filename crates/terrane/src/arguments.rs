@@ -10,9 +10,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::area::Area;
 use crate::backend_files::BackendFiles;
 use crate::commands::{
-    apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, logs,
-    outputs, plan, server, state, suspend, tools, version, wait,
+    apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, login, logs,
+    outputs, plan, server, state, suspend, token, tools, version, wait,
 };
+use crate::signs::Figures;
 use crate::source_limits::SourceLimits;
 
 #[derive(Parser, Debug)]
@@ -109,6 +110,10 @@ pub(crate) enum Command {
     Tools(tools::Options),
     /// List the backends that layers can keep their states in, and what each wants to be told
     Backends(backends::Options),
+    /// Print a link that logs you in to the HTTP service of `terrane up` once
+    Login(login::Options),
+    /// Make, list and revoke tokens by which programs use the HTTP service of `terrane up`
+    Token(token::Options),
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
@@ -128,6 +133,9 @@ pub(crate) struct Up {
     /// Where the HTTP service listens (artefacts, health, metrics); runners have an address of their own that stays
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+    /// Do not serve /metrics, which anybody who reaches the service may read
+    #[arg(long)]
+    pub no_metrics: bool,
     /// Where the Kubernetes API listens; others can reach it only with a certificate that they trust
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
     pub api_listen: SocketAddr,
@@ -231,6 +239,12 @@ pub(crate) struct Controller {
     pub tools_dir: Option<PathBuf>,
     #[command(flatten)]
     pub backend_files: BackendFiles,
+}
+
+impl Up {
+    pub(crate) fn metrics(&self) -> Figures {
+        if self.no_metrics { Figures::Closed } else { Figures::Open }
+    }
 }
 
 #[derive(Args, Debug)]

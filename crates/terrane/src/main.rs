@@ -148,6 +148,8 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::State(options) => commands::state::run(options).await.map(done),
         Command::Tools(options) => commands::tools::run(options).await.map(done),
         Command::Backends(options) => commands::backends::run(&options).map(done),
+        Command::Login(options) => commands::login::run(options).await.map(done),
+        Command::Token(options) => commands::token::run(options).await.map(done),
         Command::Version(options) => commands::version::run(&options).map(done),
         Command::Completion { shell } => commands::completion::run(shell).map(done),
         Command::Shim(_) => Ok(ExitCode::FAILURE),

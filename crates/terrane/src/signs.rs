@@ -41,8 +41,20 @@ pub(crate) struct Signs {
     pub(crate) duty: Duty,
 }
 
-pub(crate) fn router(signs: Signs) -> Router {
-    Router::new().route("/metrics", get(metrics)).route("/readyz", get(ready)).with_state(Arc::new(signs))
+/// Whether anybody may read the figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Figures {
+    Open,
+    Closed,
+}
+
+pub(crate) fn router(signs: Signs, figures: Figures) -> Router {
+    let router = Router::new().route("/readyz", get(ready));
+    let router = match figures {
+        Figures::Open => router.route("/metrics", get(metrics)),
+        Figures::Closed => router,
+    };
+    router.with_state(Arc::new(signs))
 }
 
 /// What Prometheus and OpenMetrics scrapers expect.
@@ -133,14 +145,23 @@ fn traffic_router(traffic: Traffic) -> Router {
 
 /// `/readyz` of the HTTP service for people: it can tell who asks as long as the API answers, and has something to show as long as
 /// the datastore does.
-pub(crate) fn server_router(client: kube::Client, datastore: datastore::Client, own: Own) -> Router {
+pub(crate) fn server_router(
+    client: kube::Client,
+    datastore: datastore::Client,
+    own: Own,
+    figures: Figures,
+) -> Router {
     let (draining, traffic) = (own.draining, own.traffic);
     let ready = async move || {
         let datastore = datastore.clone().with_patience(Duration::ZERO);
         let (api, datastore) = tokio::join!(check_api(&client), check_history(&datastore));
         report(&[("shutdown", check_draining(&draining)), ("api", api), ("datastore", datastore)])
     };
-    Router::new().route("/readyz", get(ready)).merge(traffic_router(traffic))
+    let router = Router::new().route("/readyz", get(ready));
+    match figures {
+        Figures::Open => router.merge(traffic_router(traffic)),
+        Figures::Closed => router,
+    }
 }
 
 /// The history of a layer that cannot be there: asks the service, its object store and, for the token, the API.
@@ -180,5 +201,30 @@ async fn answered<T, E: Display>(asking: impl Future<Output = Result<T, E>>) -> 
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_figures_can_be_closed() {
+        // Nobody listens there, and nobody has to.
+        let client =
+            kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let token = datastore::client::TokenSource::File("none".into());
+        let datastore = datastore::Client::new("http://127.0.0.1:1", token).unwrap();
+        for (figures, expected) in [(Figures::Open, StatusCode::OK), (Figures::Closed, StatusCode::NOT_FOUND)]
+        {
+            let router = server_router(client.clone(), datastore.clone(), Own::default(), figures);
+            let request = Request::get("/metrics").body(Body::empty()).unwrap();
+            assert_eq!(router.oneshot(request).await.unwrap().status(), expected, "{figures:?}");
+        }
     }
 }

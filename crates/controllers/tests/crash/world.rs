@@ -186,7 +186,7 @@ impl World {
             });
         }
         let datastore = datastore::service::router(datastore::service::Options {
-            objects: Arc::new(object_store::memory::InMemory::new()),
+            objects: object_store::memory::InMemory::new().into(),
             keys: Keyring::load_or_create(&directory.path().join("keys"))?,
             reviewer: Arc::new(ByName),
         });

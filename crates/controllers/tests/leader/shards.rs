@@ -75,7 +75,7 @@ impl Ground {
         };
         let server = Server::start(options).await.unwrap();
         let service = datastore::service::router(datastore::service::Options {
-            objects: Arc::new(object_store::memory::InMemory::new()),
+            objects: object_store::memory::InMemory::new().into(),
             keys: Keyring::load_or_create(&directory.path().join("keys")).unwrap(),
             reviewer: Arc::new(ByName),
         });

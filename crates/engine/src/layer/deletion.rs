@@ -14,7 +14,9 @@ use super::need::{self, Need, Standing, brief, hold};
 use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
 use super::runs::{self, Wanted, start_apply, start_plan};
-use super::{Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone};
+use super::{
+    Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone,
+};
 use crate::Wake;
 
 pub(super) fn decide(seen: &Observed<'_>, history: &History<'_>) -> Decision {

@@ -40,7 +40,8 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     let candidacy = || Candidacy::new(&client, &identity, Terms::default(), options.shards);
     let definitions = Definitions::new(client.clone());
     let signs = role.signs(Some(definitions.clone()), Duty::MayStandBy);
-    let service = Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs));
+    let service =
+        Router::new().route("/healthz", get(async || "ok")).merge(signs::router(signs, signs::Figures::Open));
     let stop = CancellationToken::new();
     tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
     tokio::select! {

@@ -20,8 +20,9 @@ use server::Reviews;
 
 use crate::area::Area;
 use crate::controllers_role::read_authority;
+use crate::kubernetes;
 use crate::listening::{Door, Encryption};
-use crate::{kubernetes, signs};
+use crate::signs::{self, Figures};
 
 /// Serve logs, plans, outputs and states to people, by the rights that the Kubernetes API gives them
 ///
@@ -29,8 +30,8 @@ use crate::{kubernetes, signs};
 /// command line finds the service by the ConfigMap terrane-service in terrane-system, which --public-url writes.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
-Its ServiceAccount is terrane-server in terrane-system. It may create TokenReviews and SubjectAccessReviews, read layers and runs,
-and, with --public-url, patch the one ConfigMap. With --namespaces it creates LocalSubjectAccessReviews in those instead of both, and
+Its ServiceAccount is terrane-server in terrane-system. It may create TokenReviews and SubjectAccessReviews, watch layers, runs and
+repositories, and, with --public-url, patch the one ConfigMap. With --namespaces it creates LocalSubjectAccessReviews in those instead of both, and
 asks the API with the caller's own token who that is. Its token for the datastore is one for the audience terrane-datastore.
 
 Example:
@@ -53,6 +54,9 @@ pub(crate) struct Options {
     /// The file with this service's token for the datastore, read again for each request
     #[arg(long, value_name = "FILE", env = "TERRANE_TOKEN_FILE")]
     token_file: PathBuf,
+    /// Do not serve /metrics, which anybody who reaches the service may read
+    #[arg(long)]
+    no_metrics: bool,
     /// Where people reach this service; the command line is told so through the API
     #[arg(long, value_name = "URL")]
     public_url: Option<reqwest::Url>,
@@ -63,7 +67,10 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let config = kubernetes::role_config().await?;
-    let reviews = reviews(&options, &config)?;
+    let reviews = options.area.named().map_or(Reviews::Cluster, Reviews::Namespaces);
+    let mut without = config.clone();
+    without.auth_info = AuthInfo::default();
+    let bare = kubernetes::client(without)?;
     let client = kubernetes::client(config)?;
     let token = TokenSource::File(options.token_file.clone());
     let authority = read_authority(options.datastore_ca.as_deref())?;
@@ -72,28 +79,27 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let announcement = announcement(&options).await?;
     let door = Door::open(options.listen, options.encryption).await?;
     let own = signs::Own::default();
+    let figures = if options.no_metrics { Figures::Closed } else { Figures::Open };
+    // What people change is written with their own token, over a connection that has no credentials by itself.
+    let (for_people, keeping) = server::service(server::Options {
+        client: client.clone(),
+        bare,
+        reviews,
+        datastore: datastore.clone(),
+        local: None,
+    });
     let service = Router::new()
         .route("/healthz", get(async || "ok"))
-        .merge(signs::server_router(client.clone(), datastore.clone(), own.clone()))
-        .merge(own.traffic.count(server::router(server::Options {
-            client: client.clone(),
-            reviews,
-            datastore,
-        })));
+        .merge(signs::server_router(client.clone(), datastore.clone(), own.clone(), figures))
+        .merge(own.traffic.count(for_people));
     if let Some(announcement) = announcement {
         announce(&client, announcement).await?;
     }
     tracing::info!(address = %door.address()?, scheme = door.scheme(), "serving people");
-    door.serve(service, &own.draining).await
-}
-
-/// With namespaces of its own the service has no right to review a token: the API is asked with that token who bears it, over a
-/// connection that has no credentials by itself.
-fn reviews(options: &Options, config: &kube::Config) -> anyhow::Result<Reviews> {
-    let Some(names) = options.area.named() else { return Ok(Reviews::Cluster) };
-    let mut config = config.clone();
-    config.auth_info = AuthInfo::default();
-    Ok(Reviews::Namespaces { bare: kubernetes::client(config)?, names })
+    tokio::select! {
+        ended = door.serve(service, &own.draining) => ended,
+        () = keeping => bail!("the HTTP service no longer follows what changes"),
+    }
 }
 
 /// What the ConfigMap is to hold, if this service announces itself.

@@ -84,8 +84,8 @@ impl Service {
             return Ok(answer);
         }
         let body = answer.bytes().await.unwrap_or_default();
-        match serde_json::from_slice::<datastore::Refusal>(&body) {
-            Ok(refusal) => bail!("{}", refusal.message),
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => bail!("{}", problem.detail),
             Err(_) => bail!("Terrane's HTTP service at {} answered {status}", self.base),
         }
     }
@@ -93,6 +93,12 @@ impl Service {
     pub(super) async fn get(&self, path: &[&str]) -> anyhow::Result<reqwest::Response> {
         self.send(Call::get(path)).await
     }
+}
+
+/// What a refusal says to a person.
+#[derive(serde::Deserialize)]
+struct Problem {
+    detail: String,
 }
 
 /// One request, below `/api/v1/namespaces`.

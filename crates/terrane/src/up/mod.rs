@@ -29,6 +29,7 @@ use embedded::serve::{Listen, Server};
 use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
 use node::isolation::Isolation;
+use secrecy::ExposeSecret;
 use sources::{Addresses, FileUrls, GitOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -82,16 +83,9 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let candidacy = Candidacy::new(&context.client, "terrane-up", TERMS, NonZeroU16::MIN);
-    let signs = signs::router(context.signs(None, Duty::MustLead));
-    let for_people = service.clone().merge(signs).merge(
-        people::router(
-            &administrator,
-            server.client(people::identity()),
-            &listener,
-            &data.join("server-token"),
-        )
-        .await?,
-    );
+    let signs = signs::router(context.signs(None, Duty::MustLead), options.metrics());
+    let people = people::people(&administrator, &server, &listener, &data.join("server-token")).await?;
+    let for_people = service.clone().merge(signs).merge(people.router);
 
     let demo = if options.demo { Some(demo::prepare(&data, &node.isolation).await?) } else { None };
     if let Some(demo) = &demo {
@@ -100,6 +94,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     report::introduce(&report::Places {
         data: &options.data_dir,
         service: listener.local_addr().context("find the address of the HTTP service")?,
+        link: people.link.expose_secret(),
         kubeconfig: server.kubeconfig(),
         demo: demo.as_ref(),
         isolation: &node.isolation,
@@ -114,6 +109,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = ending("the process node", node.node.run(node_client)) => ended,
             ended = ending("the HTTP service", serve(listener, for_people)) => ended,
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
+            () = people.keeping => bail!("the HTTP service no longer follows what changes"),
             () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
             () = catalogue => bail!("installed tools are no longer looked at"),
             ended = report::follow(&administrator) => ended.context("report on layers"),

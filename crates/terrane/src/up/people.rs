@@ -3,18 +3,24 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
-use api::service::{ANNOUNCEMENT, URL, subresource};
+use api::service::{ANNOUNCEMENT, SESSIONS, URL, subresource};
 use api::{GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
 use axum::Router;
 use datastore::client::TokenSource;
 use embedded::auth::Identity;
+use embedded::auth::identity::{ADMINISTRATOR, AUTHENTICATED_GROUP, MASTERS_GROUP};
+use embedded::serve::Server;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
+use server::credential::Credentials;
 use tokio::net::TcpListener;
 
 pub(super) fn identity() -> Identity {
@@ -25,27 +31,52 @@ pub(super) fn rules() -> Value {
     json!([
         { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
         { "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] },
-        { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["get"] },
-        { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories"], "verbs": ["list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformlayers", "terraformruns"], "verbs": ["get", "list", "watch"] },
         // A lock is released by hand only when no pod of its holder can still work.
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"] },
     ])
 }
 
-/// The service, announced. `client` has its identity; the administrator's announces it.
-pub(super) async fn router(
+/// The service, announced, and a link by which whoever started it logs in.
+pub(super) struct People<K> {
+    pub(super) router: Router,
+    /// What must be polled for the service's lists to be true.
+    pub(super) keeping: K,
+    pub(super) link: SecretString,
+}
+
+pub(super) async fn people(
     administrator: &Client,
-    client: Client,
+    server: &Server,
     listener: &TcpListener,
     token_file: &Path,
-) -> anyhow::Result<Router> {
+) -> anyhow::Result<People<impl Future<Output = ()> + Send + use<>>> {
     let address = listener.local_addr().context("find the address of the HTTP service")?;
     let token = TokenSource::File(token_file.to_owned());
     let datastore = datastore::Client::new(&format!("http://{address}"), token)
         .context("prepare the datastore's client")?;
     announce(administrator, address).await?;
-    Ok(server::router(server::Options { client, reviews: server::Reviews::Cluster, datastore }))
+    let credentials = Credentials::new(administrator);
+    let expires = Timestamp::now().checked_add(server::LINK).context("find out when a link expires")?;
+    let word = credentials.make_login(ADMINISTRATOR, expires).await.context("make a link to log in")?;
+    let link = format!("http://{address}/login?once={}", word.expose_secret()).into();
+    let clients = server.clients();
+    let local = server::Local {
+        credentials,
+        client: administrator.clone(),
+        cookie: format!("terrane_{}", address.port()),
+        acting: Arc::new(move |user| clients(Identity::new(user, [MASTERS_GROUP, AUTHENTICATED_GROUP]))),
+    };
+    let (router, keeping) = server::service(server::Options {
+        client: server.client(identity()),
+        bare: Client::new(server.front(), "default"),
+        reviews: server::Reviews::Cluster,
+        datastore,
+        local: Some(local),
+    });
+    Ok(People { router, keeping, link })
 }
 
 /// Says where the service is. Server-side apply: the same address at the next start writes nothing.
@@ -53,7 +84,7 @@ async fn announce(client: &Client, address: SocketAddr) -> anyhow::Result<()> {
     let manager = PatchParams::apply("terrane-up").force();
     let metadata = json!({ "name": ANNOUNCEMENT });
     let announcement = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { URL: format!("http://{address}") },
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { URL: format!("http://{address}"), SESSIONS: "yes" },
     });
     Api::<ConfigMap>::namespaced(client.clone(), SYSTEM_NAMESPACE)
         .patch(ANNOUNCEMENT, &manager, &Patch::Apply(announcement))

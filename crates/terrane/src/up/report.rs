@@ -19,6 +19,7 @@ use crate::environment;
 pub(super) struct Places<'a> {
     pub(super) data: &'a Path,
     pub(super) service: SocketAddr,
+    pub(super) link: &'a str,
     pub(super) kubeconfig: &'a Path,
     pub(super) demo: Option<&'a Demo>,
     pub(super) isolation: &'a Isolation,
@@ -30,6 +31,7 @@ pub(super) fn introduce(places: &Places<'_>) {
         env!("CARGO_PKG_VERSION"),
         places.data.display()
     );
+    println!("  page     {}   opens without a password, once", places.link);
     println!("  service  http://{}", places.service);
     println!("  kubectl  export KUBECONFIG={}", places.kubeconfig.display());
     println!("  tool     {}", tools_on(&environment::search_path()));

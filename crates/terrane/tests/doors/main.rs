@@ -5,6 +5,7 @@ mod drifting;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod people;
+mod rest;
 mod roles;
 
 use std::fs;
@@ -394,7 +395,7 @@ async fn rights(doors: &Doors) {
             let answer = request.send().await.unwrap();
             assert_eq!(answer.status().as_u16(), expected, "{path}");
             let refusal: Value = answer.json().await.unwrap();
-            assert!(refusal["message"].as_str().is_some_and(|message| !message.is_empty()), "{refusal}");
+            assert!(refusal["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{refusal}");
         }
     }
 }

@@ -316,6 +316,12 @@ async fn people_see_what_they_may(ground: &Ground, server: &str, run: &Terraform
         assert_eq!(found, code, "{words}: {text}");
         assert!(text.contains(words), "{text}");
     }
+    // Lists come from a watch of each namespace, and show what may be listed.
+    let layers = format!("{server}/api/v1/layers");
+    let (code, text) = ask(&layers, &jane).await;
+    assert!(code == 200 && text.contains(&format!("\"namespace\":\"{TENANT}\"")), "{text}");
+    let (code, text) = ask(&layers, &joe).await;
+    assert!(code == 200 && text.contains("\"total\":0"), "{text}");
 }
 
 /// The token with other claims, signed by `key` as the cluster signs.

@@ -37,7 +37,7 @@ pub(super) fn request(input: &[u8]) -> Option<http::Request<Body>> {
 fn datastore() {
     let place = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let objects = Arc::new(object_store::memory::InMemory::new());
+    let objects = object_store::memory::InMemory::new().into();
     let keys = Keyring::load_or_create(place.path()).unwrap();
     let service = router(Options { objects, keys, reviewer: Arc::new(ByName) });
     fuzz("datastore", |input| {

@@ -4,10 +4,8 @@
 use std::sync::Arc;
 
 use api::run::RunState;
-use api::service::subresource;
 use api::{SYSTEM_NAMESPACE, TerraformRun, label};
-use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::extract::State;
 use axum::response::Response;
 use datastore::client::Relay;
 use engine::run::can_still_work;
@@ -18,24 +16,33 @@ use kube::{Api, ResourceExt};
 use reqwest::Method;
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::IntoParams;
 
-use crate::layers::{Named, pass, right};
+use super::states::pass;
+use crate::answers::Asked;
+use crate::may::{May, UpdateState};
 use crate::{Refusal, Service};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Held {
     /// Which lock: one that was taken since is another's.
     id: String,
 }
 
+/// Release a lock by hand, when nothing of the run that took it can still be at work
+#[utoipa::path(
+    delete, operation_id = "releaseStateLock", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state/lock",
+    params(("namespace" = String, Path), ("name" = String, Path), Held),
+    responses((status = 200, description = "It is released")),
+)]
 pub(crate) async fn unlock(
+    may: May<UpdateState>,
     State(service): State<Arc<Service>>,
-    Path((namespace, name)): Named,
-    Query(held): Query<Held>,
-    headers: HeaderMap,
+    Asked(held): Asked<Held>,
 ) -> Result<Response, Refusal> {
-    let person =
-        service.admit(&headers, right("update", Some(subresource::STATE), &namespace, &name)).await?;
+    let May { person, namespace, name, .. } = may;
     let state = service.state_id(&namespace, &name).await?;
     if let Some(worker) = service.worker(&namespace, &state).await? {
         let lock = service.fetch(&person, format!("/v1/state/{state}/lock")).await?;
@@ -55,7 +62,7 @@ pub(crate) async fn unlock(
         sha256: None,
         body: Some(body.into()),
     };
-    Ok(pass(service.datastore.relay(relay).await.map_err(|error| Refusal::datastore(&error))?))
+    Ok(pass(service.datastore.relay(relay).await.map_err(|error| Refusal::datastore(&error))?).await)
 }
 
 impl Service {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::TerraformRun;
-use api::service::subresource;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use datastore::client::Relay;
@@ -17,8 +16,11 @@ use futures::{StreamExt, TryStreamExt};
 use kube::Api;
 use reqwest::Method;
 use serde::Deserialize;
+use utoipa::IntoParams;
 
-use crate::person::{Person, Right};
+use crate::answers::Asked;
+use crate::may::{GetLog, GetPlan, May};
+use crate::person::Person;
 use crate::{Refusal, Service};
 
 /// How often a follower looks whether the attempt has ended: a runner that died leaves no result that would say so.
@@ -28,74 +30,88 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 type Shared = State<Arc<Service>>;
 
-#[derive(Debug, Default, Deserialize)]
+/// Which attempt.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Which {
     /// Without one, the newest.
     attempt: Option<u32>,
-    #[serde(default)]
-    offset: u64,
-    #[serde(default)]
-    follow: bool,
 }
 
-fn right<'a>(namespace: &'a str, name: &'a str, subresource: &'a str) -> Right<'a> {
-    Right { verb: "get", resource: "terraformruns", subresource: Some(subresource), namespace, name }
+/// Which part of a log.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Part {
+    /// Without one, the newest attempt.
+    pub(crate) attempt: Option<u32>,
+    /// From this byte on.
+    #[serde(default)]
+    pub(crate) offset: u64,
+    /// Go on while the attempt does.
+    #[serde(default)]
+    pub(crate) follow: bool,
 }
 
+/// The log of an attempt, as text
+#[utoipa::path(
+    get, operation_id = "getLog", tag = "runs",
+    path = "/api/v1/namespaces/{namespace}/runs/{name}/log",
+    params(("namespace" = String, Path), ("name" = String, Path), Part),
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
 pub(crate) async fn log(
+    may: May<GetLog>,
     State(service): Shared,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(which): Query<Which>,
-    headers: HeaderMap,
+    Asked(part): Asked<Part>,
 ) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right(&namespace, &name, subresource::LOG)).await?;
-    let attempt = service.attempt(&namespace, &name, which.attempt).await?;
-    let reading = Reading {
-        service,
-        person,
-        namespace,
-        name,
-        attempt,
-        offset: which.offset,
-        open: None,
-        last: !which.follow,
-    };
+    let reading = Reading::begin(service, may, &part).await?;
     // An error in mid-stream ends the connection without its last chunk, which the reader notices.
     let stream = futures::stream::try_unfold(reading, Reading::next).map_err(std::io::Error::other);
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     Ok((headers, Body::from_stream(stream)).into_response())
 }
 
+/// The plan that a run made, as the tool prints it
+#[utoipa::path(
+    get, operation_id = "getPlanText", tag = "runs",
+    path = "/api/v1/namespaces/{namespace}/runs/{name}/plan",
+    params(("namespace" = String, Path), ("name" = String, Path), Which),
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
 pub(crate) async fn plan_text(
+    may: May<GetPlan>,
     service: Shared,
-    path: Path<(String, String)>,
-    which: Query<Which>,
-    headers: HeaderMap,
+    Asked(which): Asked<Which>,
 ) -> Result<Response, Refusal> {
-    plan(service, path, which, headers, Artefact::PlanText, "text/plain; charset=utf-8").await
+    plan(may, service, which, Artefact::PlanText, "text/plain; charset=utf-8").await
 }
 
+/// The plan that a run made, as the tool's JSON with what is sensitive left out
+#[utoipa::path(
+    get, operation_id = "getPlanJson", tag = "runs",
+    path = "/api/v1/namespaces/{namespace}/runs/{name}/plan.json",
+    params(("namespace" = String, Path), ("name" = String, Path), Which),
+    responses((status = 200, body = Object, content_type = "application/json")),
+)]
 pub(crate) async fn plan_json(
+    may: May<GetPlan>,
     service: Shared,
-    path: Path<(String, String)>,
-    which: Query<Which>,
-    headers: HeaderMap,
+    Asked(which): Asked<Which>,
 ) -> Result<Response, Refusal> {
-    plan(service, path, which, headers, Artefact::PlanJson, "application/json").await
+    plan(may, service, which, Artefact::PlanJson, "application/json").await
 }
 
 async fn plan(
+    may: May<GetPlan>,
     State(service): Shared,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(which): Query<Which>,
-    headers: HeaderMap,
+    which: Which,
     artefact: Artefact,
     content_type: &'static str,
 ) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right(&namespace, &name, subresource::PLAN)).await?;
-    let attempt = service.attempt(&namespace, &name, which.attempt).await?;
+    let May { person, namespace, name, .. } = &may;
+    let attempt = service.attempt(namespace, name, which.attempt).await?;
     let path = format!("/v1/runs/{attempt}/{}", artefact.name());
-    let answer = service.fetch(&person, path).await?;
+    let answer = service.fetch(person, path).await?;
     match answer.status() {
         StatusCode::OK => {
             let headers = [(header::CONTENT_TYPE, content_type)];
@@ -116,7 +132,7 @@ impl Service {
         self.datastore.relay(relay).await.map_err(|error| Refusal::datastore(&error))
     }
 
-    async fn run(&self, namespace: &str, name: &str) -> Result<TerraformRun, Refusal> {
+    pub(crate) async fn run(&self, namespace: &str, name: &str) -> Result<TerraformRun, Refusal> {
         Api::<TerraformRun>::namespaced(self.client.clone(), namespace)
             .get_opt(name)
             .await
@@ -159,7 +175,7 @@ impl Service {
 }
 
 /// One log on its way to a reader: from the datastore, taken up again where it broke off.
-struct Reading {
+pub(crate) struct Reading {
     service: Arc<Service>,
     person: Person,
     namespace: String,
@@ -172,7 +188,14 @@ struct Reading {
 }
 
 impl Reading {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Refusal> {
+    pub(crate) async fn begin(service: Arc<Service>, may: May<GetLog>, part: &Part) -> Result<Self, Refusal> {
+        let May { person, namespace, name, .. } = may;
+        let attempt = service.attempt(&namespace, &name, part.attempt).await?;
+        let (offset, last) = (part.offset, !part.follow);
+        Ok(Self { service, person, namespace, name, attempt, offset, open: None, last })
+    }
+
+    pub(crate) async fn next(mut self) -> Result<Option<(Bytes, Self)>, Refusal> {
         loop {
             let Some(stream) = self.open.as_mut() else {
                 self.connect().await?;

@@ -4,28 +4,26 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use datastore::Subject;
 
-use crate::person::Right;
+use crate::may::{GetLayer, May};
 use crate::{Refusal, Service};
 
-/// Whoever may read a layer may read who changed it; the layer itself may be gone.
+/// What was about to change the infrastructure of a layer, and who let it; the layer itself may be gone
+#[utoipa::path(
+    get, operation_id = "getHistory", tag = "layers",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/history",
+    params(("namespace" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = serde_json::Value, content_type = "application/json")),
+)]
 pub(crate) async fn history(
+    may: May<GetLayer>,
     State(service): State<Arc<Service>>,
-    Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let right = Right {
-        verb: "get",
-        resource: "terraformlayers",
-        subresource: None,
-        namespace: &namespace,
-        name: &name,
-    };
-    let person = service.admit(&headers, right).await?;
+    let May { person, namespace, name, .. } = may;
     // Only what can be a name becomes a part of the datastore's address.
     let subject =
         Subject::new(&*namespace, &*name).map_err(|error| Refusal::BadRequest(error.to_string()))?;

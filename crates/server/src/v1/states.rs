@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::TerraformLayer;
 use api::service::subresource;
 use api::text::Sha256;
 use axum::body::Body;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use datastore::client::Relay;
 use futures::StreamExt;
-use kube::Api;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
 
+use crate::answers::Asked;
+use crate::may::{GetLayer, GetOutputs, GetState, May, UpdateState};
 use crate::person::Right;
 use crate::{Refusal, Service};
 
@@ -26,18 +27,9 @@ const STATE_LIMIT: usize = 256 * 1024 * 1024;
 const MASK: &str = "(sensitive value)";
 
 type Shared = State<Arc<Service>>;
-pub(crate) type Named = Path<(String, String)>;
 
-pub(crate) fn right<'a>(
-    verb: &'a str,
-    subresource: Option<&'a str>,
-    namespace: &'a str,
-    name: &'a str,
-) -> Right<'a> {
-    Right { verb, resource: "terraformlayers", subresource, namespace, name }
-}
-
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Wish {
     /// Show sensitive values too; needs the right to read the state.
     #[serde(default)]
@@ -50,24 +42,37 @@ struct Outputs {
     outputs: BTreeMap<String, Output>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Output {
+/// One output of a layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Output {
+    /// `(sensitive value)` where it is sensitive and that was not asked for.
+    #[schema(value_type = Value)]
     value: Value,
+    #[schema(value_type = Value)]
     #[serde(default, rename = "type", skip_serializing_if = "Value::is_null")]
     kind: Value,
     #[serde(default)]
     sensitive: bool,
 }
 
+/// The outputs of a layer; sensitive ones are masked, unless asked for with the right to read the state
+#[utoipa::path(
+    get, operation_id = "getOutputs", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/outputs",
+    params(("namespace" = String, Path), ("name" = String, Path), Wish),
+    responses((status = 200, body = BTreeMap<String, Output>)),
+)]
 pub(crate) async fn outputs(
+    may: May<GetOutputs>,
     State(service): Shared,
-    Path((namespace, name)): Named,
-    Query(wish): Query<Wish>,
-    headers: HeaderMap,
+    Asked(wish): Asked<Wish>,
 ) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right("get", Some(subresource::OUTPUTS), &namespace, &name)).await?;
+    let May { person, namespace, name, .. } = may;
     if wish.sensitive {
-        service.check(&person, right("get", Some(subresource::STATE), &namespace, &name)).await?;
+        let (verb, resource) = ("get", "terraformlayers");
+        let subresource = Some(subresource::STATE);
+        let right = Right { verb, resource, subresource, namespace: &namespace, name: &name };
+        service.check(&person, right).await?;
     }
     let id = service.state_id(&namespace, &name).await?;
     let answer = service.fetch(&person, format!("/v1/state/{id}")).await?;
@@ -103,18 +108,21 @@ fn masked(output: Output) -> Output {
     if output.sensitive { Output { value: Value::String(MASK.to_owned()), ..output } } else { output }
 }
 
-pub(crate) async fn state(
-    State(service): Shared,
-    Path((namespace, name)): Named,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right("get", Some(subresource::STATE), &namespace, &name)).await?;
+/// The newest state, with every secret in it
+#[utoipa::path(
+    get, operation_id = "getState", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state",
+    params(("namespace" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = Object, content_type = "application/json")),
+)]
+pub(crate) async fn state(may: May<GetState>, State(service): Shared) -> Result<Response, Refusal> {
+    let May { person, namespace, name, .. } = may;
     let id = service.state_id(&namespace, &name).await?;
     let answer = service.fetch(&person, format!("/v1/state/{id}")).await?;
     if answer.status() == StatusCode::NO_CONTENT {
         return Err(no_state(&namespace, &name));
     }
-    Ok(pass(answer))
+    Ok(as_json(pass(answer).await))
 }
 
 fn no_state(namespace: &str, name: &str) -> Refusal {
@@ -123,14 +131,25 @@ fn no_state(namespace: &str, name: &str) -> Refusal {
     ))
 }
 
+/// Replace the state by one that follows it
+#[utoipa::path(
+    put, operation_id = "putState", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state",
+    params(
+        ("namespace" = String, Path),
+        ("name" = String, Path),
+        ("terrane-sha256" = String, Header, description = "The sha256 of the state in hex"),
+    ),
+    request_body(content = Object, content_type = "application/json"),
+    responses((status = 200, description = "It is kept as a new version")),
+)]
 pub(crate) async fn state_put(
+    may: May<UpdateState>,
     State(service): Shared,
-    Path((namespace, name)): Named,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let person =
-        service.admit(&headers, right("update", Some(subresource::STATE), &namespace, &name)).await?;
+    let May { person, namespace, name, .. } = may;
     let sha256 =
         headers.get(datastore::header::SHA256).and_then(|value| value.to_str().ok()).ok_or_else(|| {
             Refusal::BadRequest(format!(
@@ -151,7 +170,7 @@ pub(crate) async fn state_put(
         let holder: Value = answer.json().await.unwrap_or_default();
         return Err(Refusal::Conflict(format!("the state of {namespace}/{name} is {}", locked(&holder))));
     }
-    Ok(pass(answer))
+    Ok(pass(answer).await)
 }
 
 fn locked(holder: &Value) -> String {
@@ -159,22 +178,36 @@ fn locked(holder: &Value) -> String {
     format!("locked by {} since {}; try again when it is released", word("HeldBy"), word("HeldSince"))
 }
 
-pub(crate) async fn versions(
-    State(service): Shared,
-    Path((namespace, name)): Named,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right("get", None, &namespace, &name)).await?;
+/// The versions of the state
+#[utoipa::path(
+    get, operation_id = "listStateVersions", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state/versions",
+    params(("namespace" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = Value, content_type = "application/json")),
+)]
+pub(crate) async fn versions(may: May<GetLayer>, State(service): Shared) -> Result<Response, Refusal> {
+    let May { person, namespace, name, .. } = may;
     let id = service.state_id(&namespace, &name).await?;
-    Ok(pass(service.fetch(&person, format!("/v1/state/{id}/versions")).await?))
+    Ok(pass(service.fetch(&person, format!("/v1/state/{id}/versions")).await?).await)
 }
 
+/// One version of the state
+#[utoipa::path(
+    get, operation_id = "getStateVersion", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state/versions/{version}",
+    params(("namespace" = String, Path), ("name" = String, Path), ("version" = u64, Path)),
+    responses((status = 200, body = Object, content_type = "application/json")),
+)]
 pub(crate) async fn version(
+    may: May<GetState>,
     State(service): Shared,
-    Path((namespace, name, version)): Path<(String, String, u64)>,
-    headers: HeaderMap,
+    Path((_, _, version)): Path<(String, String, String)>,
 ) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right("get", Some(subresource::STATE), &namespace, &name)).await?;
+    let May { person, namespace, name, .. } = may;
+    // Only a number becomes a part of the datastore's address.
+    let version: u64 = version
+        .parse()
+        .map_err(|_| Refusal::NotFound(format!("versions of states are numbers, and {version} is none")))?;
     let id = service.state_id(&namespace, &name).await?;
     let answer = service.fetch(&person, format!("/v1/state/{id}/versions/{version}")).await?;
     if answer.status() == StatusCode::NOT_FOUND {
@@ -182,35 +215,60 @@ pub(crate) async fn version(
             "the state of {namespace}/{name} has no version {version}; `terrane state versions {name}` lists them"
         )));
     }
-    Ok(pass(answer))
+    Ok(as_json(pass(answer).await))
 }
 
-pub(crate) async fn lock(
-    State(service): Shared,
-    Path((namespace, name)): Named,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let person = service.admit(&headers, right("get", None, &namespace, &name)).await?;
+/// Who holds the state
+#[utoipa::path(
+    get, operation_id = "getStateLock", tag = "states",
+    path = "/api/v1/namespaces/{namespace}/layers/{name}/state/lock",
+    params(("namespace" = String, Path), ("name" = String, Path)),
+    responses(
+        (status = 200, body = Value, content_type = "application/json"),
+        (status = 204, description = "Nobody holds it"),
+    ),
+)]
+pub(crate) async fn lock(may: May<GetLayer>, State(service): Shared) -> Result<Response, Refusal> {
+    let May { person, namespace, name, .. } = may;
     let id = service.state_id(&namespace, &name).await?;
-    Ok(pass(service.fetch(&person, format!("/v1/state/{id}/lock")).await?))
+    Ok(pass(service.fetch(&person, format!("/v1/state/{id}/lock")).await?).await)
 }
 
 impl Service {
     /// Under which name the datastore keeps a layer's state.
     pub(crate) async fn state_id(&self, namespace: &str, name: &str) -> Result<Sha256, Refusal> {
-        let layer = Api::<TerraformLayer>::namespaced(self.client.clone(), namespace)
-            .get_opt(name)
-            .await
-            .map_err(|error| Refusal::api("read a layer", &error))?
-            .ok_or_else(|| Refusal::NotFound(format!("layer {namespace}/{name} not found")))?;
+        let layer = self.layer(namespace, name).await?;
         Ok(engine::layer::state_of(&layer))
     }
 }
 
-/// The datastore's answer as it is: its refusals are sentences for people already.
-pub(crate) fn pass(answer: reqwest::Response) -> Response {
+/// A state is JSON, which its datastore does not look at.
+fn as_json(mut response: Response) -> Response {
+    if response.status().is_success() {
+        let json = axum::http::HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+    }
+    response
+}
+
+/// The datastore's answer as it is; its refusals are sentences for people, and become problems.
+pub(crate) async fn pass(answer: reqwest::Response) -> Response {
+    let status = answer.status();
+    if !status.is_success() {
+        let said = answer.json::<datastore::Refusal>().await.map(|refusal| refusal.message);
+        let said = said.unwrap_or_else(|_| format!("the datastore answered {status}"));
+        let refusal = match status {
+            StatusCode::BAD_REQUEST => Refusal::BadRequest(said),
+            StatusCode::NOT_FOUND => Refusal::NotFound(said),
+            StatusCode::CONFLICT | StatusCode::LOCKED => Refusal::Conflict(said),
+            StatusCode::PAYLOAD_TOO_LARGE => Refusal::TooLarge(said),
+            StatusCode::UNPROCESSABLE_ENTITY => Refusal::Invalid(said),
+            _ => Refusal::Unavailable(said),
+        };
+        return refusal.into_response();
+    }
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = answer.status();
+    *response.status_mut() = status;
     let kept = [
         header::CONTENT_TYPE,
         header::CONTENT_LENGTH,

@@ -1,0 +1,154 @@
+//! What lists are answered from: small views of all objects of a kind, kept by a watch. A list of ten thousand layers is then a look at
+//! memory and not at the API. Single objects are always read from the API.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::watch as signal;
+
+use crate::Refusal;
+use crate::person::Reviews;
+
+/// How long a list waits for the first look at the API to be complete.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Namespace and name.
+pub(crate) type Key = (String, String);
+
+/// What a kind is shown as in lists.
+pub(crate) trait Viewed:
+    Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+    + Clone
+    + std::fmt::Debug
+    + serde::de::DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    type View: Send + Sync + 'static;
+
+    fn view(self) -> Self::View;
+}
+
+/// All views of a kind. Cheap to clone; all clones see the same.
+pub(crate) struct Cache<V> {
+    views: Arc<RwLock<BTreeMap<Key, Arc<V>>>>,
+    /// How many of the watches have not seen everything yet.
+    missing: signal::Sender<usize>,
+}
+
+impl<V> Clone for Cache<V> {
+    fn clone(&self) -> Self {
+        Self { views: Arc::clone(&self.views), missing: self.missing.clone() }
+    }
+}
+
+impl<V: Send + Sync + 'static> Cache<V> {
+    pub(crate) fn new() -> Self {
+        Self { views: Arc::default(), missing: signal::Sender::new(usize::MAX) }
+    }
+
+    /// All that is known now, once everything was seen.
+    pub(crate) async fn all(&self) -> Result<Vec<(Key, Arc<V>)>, Refusal> {
+        self.matching(|_| true).await
+    }
+
+    /// Those of what is known now that match, once everything was seen. O(objects): each is looked at once, and only those that match are
+    /// taken along.
+    pub(crate) async fn matching(&self, matches: impl Fn(&V) -> bool) -> Result<Vec<(Key, Arc<V>)>, Refusal> {
+        let mut missing = self.missing.subscribe();
+        let whole = tokio::time::timeout(PATIENCE, missing.wait_for(|count| *count == 0)).await;
+        if !matches!(whole, Ok(Ok(_))) {
+            return Err(Refusal::Unavailable(
+                "the service has not seen all objects of the Kubernetes API yet; try again".to_owned(),
+            ));
+        }
+        let views = self.views.read().unwrap_or_else(PoisonError::into_inner);
+        let found = views.iter().filter(|(_, view)| matches(view));
+        Ok(found.map(|(key, view)| (key.clone(), Arc::clone(view))).collect())
+    }
+
+    /// Watches for ever; an interrupted watch goes on by itself.
+    pub(crate) async fn keep<K: Viewed<View = V>>(self, client: Client, reviews: Reviews) {
+        let config = watcher::Config::default;
+        let watches: Vec<BoxStream<'static, _>> = match reviews {
+            Reviews::Cluster => {
+                vec![numbered(0, watch(Api::<DeserializeGuard<K>>::all(client), config()))]
+            }
+            Reviews::Namespaces(names) => names
+                .into_iter()
+                .enumerate()
+                .map(|(at, name)| numbered(at, watch(Api::namespaced(client.clone(), &name), config())))
+                .collect(),
+        };
+        let mut waiting: BTreeSet<usize> = (0..watches.len()).collect();
+        let mut staged: BTreeMap<usize, BTreeMap<Key, Arc<V>>> = BTreeMap::new();
+        let mut known: BTreeMap<usize, BTreeSet<Key>> = BTreeMap::new();
+        let mut events = stream::select_all(watches);
+        while let Some((at, event)) = events.next().await {
+            match event {
+                Ok(Event::Init) => {
+                    staged.insert(at, BTreeMap::new());
+                }
+                Ok(Event::InitApply(DeserializeGuard(Ok(object)))) => {
+                    staged.entry(at).or_default().insert(key(&object), Arc::new(object.view()));
+                }
+                Ok(Event::InitDone) => {
+                    let fresh = staged.remove(&at).unwrap_or_default();
+                    let old = known.insert(at, fresh.keys().cloned().collect()).unwrap_or_default();
+                    let mut views = self.views.write().unwrap_or_else(PoisonError::into_inner);
+                    old.iter().for_each(|key| drop(views.remove(key)));
+                    views.extend(fresh);
+                    drop(views);
+                    waiting.remove(&at);
+                    self.missing.send_replace(waiting.len());
+                }
+                Ok(Event::Apply(DeserializeGuard(Ok(object)))) => {
+                    let key = key(&object);
+                    known.entry(at).or_default().insert(key.clone());
+                    let view = Arc::new(object.view());
+                    self.views.write().unwrap_or_else(PoisonError::into_inner).insert(key, view);
+                }
+                Ok(Event::Delete(object)) => {
+                    let key = match &object.0 {
+                        Ok(object) => key(object),
+                        Err(invalid) => place(&invalid.metadata),
+                    };
+                    if let Some(known) = known.get_mut(&at) {
+                        known.remove(&key);
+                    }
+                    self.views.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+                }
+                // The controllers tell of an object that cannot be read; here it only must not hide the others.
+                Ok(Event::InitApply(_) | Event::Apply(_)) => {}
+                Err(error) => {
+                    tracing::warn!(kind = %K::kind(&()), %error, "the watch was interrupted and goes on")
+                }
+            }
+        }
+    }
+}
+
+type Told<K> = Result<Event<DeserializeGuard<K>>, watcher::Error>;
+
+fn numbered<K: Viewed>(
+    at: usize,
+    events: impl Stream<Item = Told<K>> + Send + 'static,
+) -> BoxStream<'static, (usize, Told<K>)> {
+    events.default_backoff().map(move |event| (at, event)).boxed()
+}
+
+fn key<K: Viewed>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn place(meta: &kube::core::ObjectMeta) -> Key {
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}

@@ -1,0 +1,10 @@
+//! The HTTP service by its own router, on the embedded API: who is let in, what they are shown, and what becomes of requests that cannot be
+//! answered.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod access;
+mod bad_input;
+mod ground;
+mod lists;
+mod login;
+mod wishes;
