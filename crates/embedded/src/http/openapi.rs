@@ -110,6 +110,10 @@ fn custom_schemas(kind: &Kind, raw: Value) -> Vec<(String, Value)> {
     let reference = |target: &str| json!({"allOf": [{"$ref": format!("#/components/schemas/{target}")}]});
     if let Some(fields) = schema.as_object_mut() {
         fields.insert("x-kubernetes-group-version-kind".to_owned(), gvk(&kind.kind));
+        if !kind.selectable.is_empty() {
+            let selectable = kind.selectable.iter().map(|path| json!({"fieldPath": path})).collect();
+            fields.insert("x-kubernetes-selectable-fields".to_owned(), selectable);
+        }
         let properties = fields.entry("properties").or_insert_with(|| json!({}));
         if let Some(properties) = properties.as_object_mut() {
             properties.insert(
@@ -193,6 +197,13 @@ fn paths(kind: &Kind) -> Map<String, Value> {
         }
     }
     let mut found = Map::from_iter([(base.clone(), Value::Object(collection))]);
+    let has_status = kind.subresources.iter().any(|subresource| subresource.name == "status");
+    if has_status && kind.builtin().is_none() {
+        // As far as a status can be asked for: it is neither made nor deleted.
+        let status = single.iter().filter(|(method, _)| *method != "delete");
+        let status = status.map(|(method, operation)| (method.clone(), operation.clone())).collect();
+        found.insert(format!("{base}/{{name}}/status"), Value::Object(status));
+    }
     if !single.is_empty() {
         found.insert(format!("{base}/{{name}}"), Value::Object(single));
     }

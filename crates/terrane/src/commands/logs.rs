@@ -66,7 +66,11 @@ async fn next_run(
         return Ok(None);
     }
     let layer = super::layer(&connection.client, &connection.namespace, layer).await?;
-    let Some(plan) = apply::about_to_start(connection, &layer).await? else { return Ok(None) };
+    let Some(plan) = apply::about_to_start(connection, &layer).await? else {
+        // It may have started between the two looks.
+        let runs = find::runs_of(&connection.client, &connection.namespace, &layer.name_any()).await?;
+        return Ok(runs.first().map(ResourceExt::name_any).filter(|newest| *newest != latest.name_any()));
+    };
     let name = layer.name_any();
     let advice = format!("`terrane describe {name}` says what it waits for");
     within(START, &format!("the approved apply of {name}"), &advice, apply::started(connection, &name, &plan))
