@@ -6,6 +6,7 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use node::records::Records;
@@ -21,7 +22,7 @@ const TRIES: u16 = 256;
 pub(super) async fn listen(data: &Path, node_state: &Path) -> anyhow::Result<TcpListener> {
     let file = data.join(FILE);
     if let Some(address) = recorded(&file)? {
-        match TcpListener::bind(address).await {
+        match bind_patiently(address).await {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == ErrorKind::AddrInUse && !runners_may_use(node_state)? => {
                 tracing::info!(%address, "the port for runners is taken; no runner is left, so another is chosen");
@@ -41,6 +42,19 @@ pub(super) async fn listen(data: &Path, node_state: &Path) -> anyhow::Result<Tcp
     let address = listener.local_addr().context("find the address for runners")?;
     write(&file, address).with_context(|| format!("write {}", file.display()))?;
     Ok(listener)
+}
+
+/// A process that has just ended, or is just being started, may hold a port for a moment more.
+async fn bind_patiently(address: SocketAddr) -> std::io::Result<TcpListener> {
+    const TRIES: u32 = 10;
+    const PAUSE: Duration = Duration::from_millis(30);
+    for _ in 1..TRIES {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::time::sleep(PAUSE).await,
+            other => return other,
+        }
+    }
+    TcpListener::bind(address).await
 }
 
 fn recorded(file: &Path) -> anyhow::Result<Option<SocketAddr>> {
