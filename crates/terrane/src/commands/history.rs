@@ -103,8 +103,20 @@ fn told(runs: &[TerraformRun], approvals: &[TerraformApproval], records: Vec<Rec
         .collect();
     entries.extend(of_runs.into_values().filter_map(of_records));
     entries.extend(approvals.iter().map(of_approval));
-    entries.sort_by(|a, b| (b.at, &b.name).cmp(&(a.at, &a.name)));
+    entries.sort_by_cached_key(|entry| {
+        let second = entry.at.map(Timestamp::as_second);
+        std::cmp::Reverse((second, step(&entry.what), entry.name.clone()))
+    });
     entries
+}
+
+/// Times are whole seconds: what happens within one is told in the order in which one leads to the other.
+fn step(what: &str) -> u8 {
+    match what {
+        "plan" => 0,
+        "approve" | "reject" => 1,
+        _ => 2,
+    }
 }
 
 fn print(output: Output, entries: &[Entry], now: Timestamp) -> anyhow::Result<()> {
@@ -248,5 +260,28 @@ mod tests {
         assert_eq!(seen, [("db-apply-2", "anna", 2), ("db-apply-1", "anna", 1)]);
         assert_eq!(entries[1].result, "approved by anna; its run is no longer kept");
         assert_eq!(entries[1].plan.as_deref(), Some("cccccccccccc"));
+    }
+
+    #[test]
+    fn a_plan_its_approval_and_its_apply_are_told_in_that_order_though_all_are_of_one_second() {
+        let spec = |action: &str| {
+            json!({
+                "layer": { "name": "db", "uid": "l", "revision": "b".repeat(40) }, "action": action, "state": "a".repeat(64),
+                "trigger": { "kind": "commit", "reason": "new commit" },
+            })
+        };
+        let of = |kind: &str, name: &str, spec: serde_json::Value| {
+            let metadata = json!({ "name": name, "creationTimestamp": "2026-01-02T00:00:00Z" });
+            json!({ "apiVersion": "terrane.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec })
+        };
+        let runs = ["plan", "apply"].map(|action| {
+            serde_json::from_value(of("TerraformRun", &format!("db-{action}"), spec(action))).unwrap()
+        });
+        let word =
+            json!({ "layer": "db", "planSha256": "c".repeat(64), "user": "anna", "decision": "approve" });
+        let approval = serde_json::from_value(of("TerraformApproval", "db-zzz", word)).unwrap();
+        let entries = told(&runs, &[approval], Vec::new());
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["db-apply", "db-zzz", "db-plan"], "the newest first");
     }
 }
