@@ -1,5 +1,8 @@
 //! The queue for runners. The limits are kept by counting the pods that are at work in the API, one run at a time: whoever is
 //! admitted makes its pod before the next one counts (`crate::turn`). The memory of who waits only decides the order; losing it costs a turn.
+//!
+//! A fleet may wait in thousands, so few of them look when a runner is free: the first, who wakes the next one when it is admitted, until
+//! one finds no room. Until another runner ends nobody counts again to hear the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +12,7 @@ use api::text::Sha256;
 use api::{TerraformRun, label};
 use engine::later;
 use engine::manifests::label_value;
-use engine::queue::{Busy, Named, Slot, Waiting, admit, order};
+use engine::queue::{Busy, Limit, Named, Slot, Waiting, admit, limit_of, next};
 use futures::channel::mpsc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,17 +27,28 @@ use crate::turn::{Turn, Turns};
 
 /// A run that has not asked for this long is gone or waits for something else.
 const FORGOTTEN: Duration = Duration::from_secs(180);
-/// How many repositories' first runs are woken when a runner is free.
+/// How many repositories' first runs are woken when a runner is free and may be any of theirs.
 const WOKEN: usize = 64;
+/// How long a count is believed by those whom it keeps out. Runners also end without our hearing of it.
+const BELIEVED: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Queue {
     turns: Turns,
     waiting: Mutex<BTreeMap<Named, (Waiting, Timestamp)>>,
+    counted: Mutex<Counted>,
     /// Who waits until another run is done with a state. It only wakes; who is forgotten looks again by itself.
     locked_out: Mutex<BTreeMap<Sha256, BTreeSet<Named>>>,
     tell: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<Handle<TerraformRun>>>>>,
+}
+
+/// The last count of the runners at work.
+#[derive(Debug, Default)]
+struct Counted {
+    busy: Busy,
+    /// None once there may be more room than was counted, or less.
+    at: Option<Timestamp>,
 }
 
 /// What a run that asks for a runner goes on to do.
@@ -66,6 +80,7 @@ impl Queue {
         Self {
             turns,
             waiting: Mutex::default(),
+            counted: Mutex::default(),
             locked_out: Mutex::default(),
             tell,
             news: Mutex::new(Some(news)),
@@ -86,7 +101,7 @@ impl Queue {
     }
 
     /// Asks for a runner. With a free slot comes the turn, to be kept until the pod is made and then to be given back.
-    /// O(pods at work + n log n in what waits).
+    /// O(log n) in what waits where the last count leaves no room, else O(pods at work + n log n).
     pub(crate) async fn ask(
         &self,
         wish: Waiting,
@@ -99,11 +114,13 @@ impl Queue {
         }
         let run = wish.run.clone();
         let mut turn = self.turns.take().await;
-        {
-            let mut waiting = self.locked();
-            waiting.retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
-            waiting.insert(run.clone(), (wish, now));
+        let place = by_label(&wish);
+        let kept_out = self.kept_out(&place, fleet.most, now);
+        self.locked().insert(run.clone(), (wish, now));
+        if let Some(limit) = kept_out {
+            return Ok((Slot::Full(limit), None));
         }
+        self.locked().retain(|_, (_, asked)| later(*asked, FORGOTTEN) > now);
         let mut slot = self.admit(&run, fleet, now).await?;
         // A repository's runs are all of one shard; only the limit over all of them is other processes' too. Without room there is
         // nothing to take turns for.
@@ -120,21 +137,47 @@ impl Queue {
         Ok(match slot {
             Slot::Free => {
                 self.locked().remove(&run);
+                // There may be room for one more, who gets ready meanwhile and counts when this turn is over.
+                self.wake_next(now);
                 (Slot::Free, Some(turn))
             }
-            Slot::Full(limit) => (Slot::Full(limit), None),
+            Slot::Full(limit) => {
+                // Somebody else goes first, and may not have been the first by the count before.
+                if limit_of(&place, &self.count().busy, fleet.most).is_none() {
+                    self.wake_next(now);
+                }
+                (Slot::Full(limit), None)
+            }
         })
     }
 
     async fn admit(&self, run: &Named, fleet: Fleet<'_>, now: Timestamp) -> Result<Slot, Error> {
-        let busy = observe_busy(fleet).await?;
-        let all: Vec<Waiting> = self.locked().values().map(|(one, _)| by_label(one)).collect();
-        Ok(admit(run, &all, &busy, fleet.most, now))
+        // A runner that ends while they are counted makes the count void: `wake_next` takes this away again.
+        self.count().at = Some(now);
+        let busy = match observe_busy(fleet).await {
+            Ok(busy) => busy,
+            Err(error) => {
+                self.count().at = None;
+                return Err(error);
+            }
+        };
+        let slot = admit(run, &self.all(), &busy, fleet.most, now);
+        self.count().busy = busy;
+        Ok(slot)
     }
 
-    /// The run waits for no runner (any more).
-    pub(crate) fn leave(&self, run: &impl ResourceExt) {
-        self.locked().remove(&named(run));
+    /// What keeps the run out by the last count, if that still holds.
+    fn kept_out(&self, wish: &Waiting, most: u32, now: Timestamp) -> Option<Limit> {
+        let counted = self.count();
+        counted.at.filter(|at| later(*at, BELIEVED) > now)?;
+        limit_of(wish, &counted.busy, most)
+    }
+
+    /// The run waits for no runner (any more). If it did, another may have been waiting behind it.
+    pub(crate) fn leave(&self, run: &impl ResourceExt, now: Timestamp) {
+        if self.locked().remove(&named(run)).is_some() {
+            self.wake_next(now);
+        }
     }
 
     /// The run is to be told when another one is done with its state.
@@ -151,16 +194,27 @@ impl Queue {
         }
     }
 
-    /// A runner is free: the first of each repository look again. O(n log n) in what waits.
+    /// A runner may be free: whoever is next looks again. O(n log n) in what waits.
     pub(crate) fn wake_next(&self, now: Timestamp) {
-        let all: Vec<Waiting> = self.locked().values().map(|(one, _)| one.clone()).collect();
-        let mut repositories = BTreeSet::new();
-        for next in order(&all, &Busy::new(), now) {
-            if repositories.len() < WOKEN && repositories.insert(&next.repository) {
-                // A closed channel means that the controllers have stopped; then nobody waits.
-                let _ = self.tell.unbounded_send(ObjectRef::new(&next.run.name).within(&next.run.namespace));
-            }
+        let all = self.all();
+        let busy = {
+            let mut counted = self.count();
+            counted.at = None;
+            counted.busy.clone()
+        };
+        for next in next(&all, &busy, WOKEN, now) {
+            // A closed channel means that the controllers have stopped; then nobody waits.
+            let _ = self.tell.unbounded_send(ObjectRef::new(&next.run.name).within(&next.run.namespace));
         }
+    }
+
+    /// Who waits, by the names that pods have for repositories.
+    fn all(&self) -> Vec<Waiting> {
+        self.locked().values().map(|(one, _)| by_label(one)).collect()
+    }
+
+    fn count(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<Named, (Waiting, Timestamp)>> {
@@ -203,4 +257,93 @@ async fn observe_busy(fleet: Fleet<'_>) -> Result<Busy, Error> {
         *busy.entry(repository).or_default() += 1;
     }
     Ok(busy)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use embedded::auth::Identity;
+    use embedded::serve::{Listen, Options, Server};
+    use engine::queue::Urgency;
+    use kube::api::{Patch, PatchParams, PostParams};
+    use serde_json::json;
+    use testkit::faults::{Faults, Seam};
+    use tower::Layer;
+
+    use super::*;
+
+    fn wish(run: usize) -> Waiting {
+        let named = |name: String| Named { namespace: "default".to_owned(), name };
+        Waiting {
+            run: named(format!("run-{run:02}")),
+            repository: named(format!("infra-{}", run % 5)),
+            most: 0,
+            urgency: Urgency::Usual,
+            since: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    /// One runner at work where one may be, and fifty runs of five repositories that want one.
+    #[tokio::test]
+    async fn what_waits_costs_one_count_and_a_free_runner_wakes_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let listen = Listen::new("127.0.0.1:0".parse().unwrap(), None, None).unwrap();
+        let options = Options { listen, ..Options::new(directory.path().join("data")) };
+        let server = Server::start(options).await.unwrap();
+        let faults = Faults::new();
+        let layer = faults.actor("controller").layer(Seam::Api);
+        let client = Client::new(layer.layer(server.router(Identity::administrator())), "default");
+        let counts = || {
+            let is_count =
+                |event: &&testkit::faults::Event| event.site.verb == "GET" && event.site.target == "pods";
+            faults.read(|events| events.iter().filter(is_count).count())
+        };
+        let pods = Api::<Pod>::default_namespaced(client.clone());
+        let mut busy = testkit::objects::pod("busy", "image").unwrap();
+        busy.metadata.labels = Some(BTreeMap::from([
+            (label::MANAGED_BY.to_owned(), "terrane".to_owned()),
+            (label::RUN_UID.to_owned(), "a-run".to_owned()),
+            (label::REPOSITORY.to_owned(), "infra-0".to_owned()),
+        ]));
+        pods.create(&PostParams::default(), &busy).await.unwrap();
+
+        let queue = Queue::default();
+        let mut news = queue.news().unwrap();
+        let fleet = Fleet { client: &client, namespaces: &Namespaces::All, most: 1 };
+        let now = Timestamp::UNIX_EPOCH;
+        for run in 0..50 {
+            let (slot, turn) = queue.ask(wish(run), Next::Pod, fleet, now).await.unwrap();
+            assert_eq!(slot, Slot::Full(Limit::Overall { most: 1 }));
+            assert!(turn.is_none());
+        }
+        assert_eq!((queue.len(), counts()), (50, 1));
+
+        let ended = json!({ "status": { "phase": "Succeeded" } });
+        pods.patch_status("busy", &PatchParams::default(), &Patch::Merge(ended)).await.unwrap();
+        queue.wake_next(now);
+        let woken = news.try_recv().unwrap().name;
+        assert_eq!(woken, "run-01", "of a repository that had none at work");
+        assert!(news.try_recv().is_err(), "one runner is free, and one run looks");
+        // Now no repository has one at work, and the first run is of the one whose runner has ended.
+        let (slot, _) = queue.ask(wish(1), Next::Pod, fleet, now).await.unwrap();
+        assert_eq!((slot, counts()), (Slot::Full(Limit::Overall { most: 1 }), 2));
+        assert_eq!(news.try_recv().unwrap().name, "run-00");
+        let (slot, turn) = queue.ask(wish(0), Next::Pod, fleet, now).await.unwrap();
+        assert_eq!((slot, turn.is_some(), counts()), (Slot::Free, true, 3));
+        assert!(news.try_recv().is_ok(), "there may be room for another");
+        drop(turn);
+
+        // Whoever has nothing to do there any more keeps nobody waiting who stood behind.
+        queue.leave(&testkit::objects::pod("run-02", "any object of this name").unwrap(), now);
+        assert!(news.try_recv().is_ok());
+        assert_eq!(queue.len(), 48);
+
+        // A count is not believed for ever.
+        queue.admit(&wish(1).run, fleet, now).await.unwrap();
+        queue.count().busy.insert(None, 1);
+        let before = counts();
+        let again = async |at| queue.ask(wish(1), Next::Pod, fleet, at).await.unwrap().0;
+        assert_eq!((again(now).await, counts()), (Slot::Full(Limit::Overall { most: 1 }), before));
+        assert_eq!((again(later(now, BELIEVED)).await, counts()), (Slot::Free, before + 1));
+    }
 }

@@ -3,7 +3,7 @@
 //! Repositories take turns, so that one with a thousand layers does not keep out one with a single layer. A person's wish goes
 //! first and drift checks go last, until they have waited so long that they count as ordinary work: nothing starves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::run::{TerraformRun, TriggerKind};
@@ -146,11 +146,31 @@ pub fn admit(run: &Named, waiting: &[Waiting], busy: &Busy, overall: u32, now: T
     Slot::Free
 }
 
+/// Who looks again when one more runner may be free: the first that its own repository has room for. Of a repository that is at its limit,
+/// whose runner may be the one that ended, the first as well; `most` in all. O(n log n) in what waits.
+pub fn next<'a>(waiting: &'a [Waiting], busy: &Busy, most: usize, now: Timestamp) -> Vec<&'a Waiting> {
+    let mut looked_at = BTreeSet::new();
+    let mut next = Vec::new();
+    for one in order(waiting, busy, now) {
+        if next.len() >= most {
+            break;
+        }
+        if looked_at.insert(&one.repository) {
+            next.push(one);
+            if limit_of(one, busy, 0).is_none() {
+                break;
+            }
+        }
+    }
+    next
+}
+
 fn at_work(busy: &Busy, repository: &Named) -> u32 {
     busy.get(&Some(repository.clone())).copied().unwrap_or_default()
 }
 
-fn limit_of(one: &Waiting, busy: &Busy, overall: u32) -> Option<Limit> {
+/// What keeps a run from starting beside those at work, whoever else waits. `overall` of 0 means no limit.
+pub fn limit_of(one: &Waiting, busy: &Busy, overall: u32) -> Option<Limit> {
     let total = busy.values().fold(0_u32, |sum, count| sum.saturating_add(*count));
     if one.most > 0 && at_work(busy, &one.repository) >= one.most {
         return Some(Limit::Repository { name: one.repository.name.clone(), most: one.most });
@@ -225,6 +245,36 @@ mod tests {
         let busy = Busy::from([(None, 1)]);
         assert_eq!(admit(&named("a1"), &all, &busy, 2, at(9)), Slot::Free);
         assert_eq!(admit(&named("b1"), &all, &busy, 2, at(9)), Slot::Full(Limit::Overall { most: 2 }));
+    }
+
+    #[test]
+    fn a_free_runner_is_offered_to_the_first_that_can_use_it_and_to_full_repositories() {
+        let limited =
+            |run, repository, since| Waiting { most: 1, ..waiting(run, repository, Urgency::Usual, since) };
+        let all = [
+            limited("a1", "a", 0),
+            limited("a2", "a", 1),
+            limited("b1", "b", 2),
+            waiting("c1", "c", Urgency::Usual, 3),
+            waiting("c2", "c", Urgency::Usual, 4),
+            waiting("d1", "d", Urgency::Usual, 5),
+        ];
+        let woken = |busy: &Busy, most| -> Vec<String> {
+            next(&all, busy, most, at(9)).into_iter().map(|one| one.run.name.clone()).collect()
+        };
+        assert_eq!(woken(&Busy::new(), 64), ["a1"]);
+        let full = Busy::from([(Some(named("a")), 1), (Some(named("b")), 1), (Some(named("c")), 1)]);
+        assert_eq!(woken(&full, 64), ["d1"]);
+        let fuller = Busy::from([(Some(named("d")), 3), (Some(named("c")), 3), (Some(named("a")), 1)]);
+        assert_eq!(woken(&fuller, 64), ["b1"]);
+        let last = Busy::from([
+            (Some(named("d")), 3),
+            (Some(named("c")), 3),
+            (Some(named("a")), 1),
+            (Some(named("b")), 1),
+        ]);
+        assert_eq!(woken(&last, 64), ["a1", "b1", "c1"], "the runner that ended may be of a or of b");
+        assert_eq!(woken(&last, 2), ["a1", "b1"]);
     }
 
     proptest! {

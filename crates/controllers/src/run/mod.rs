@@ -39,7 +39,7 @@ pub(crate) async fn reconcile(
 ) -> Result<Wake, Error> {
     let runs = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
     let Some(found) = runs.get_opt(&run.name_any()).await.map_err(doing("read the run"))? else {
-        context.queue.leave(&*run);
+        context.queue.leave(&*run, (context.now)());
         return Ok(Wake::OnChange);
     };
     let attempts = found.status.as_ref().map_or(0, |status| status.attempts.len());
@@ -71,7 +71,7 @@ async fn reconcile_one(run: TerraformRun, context: &Context) -> Result<(Wake, bo
             }
         }
     } else {
-        context.queue.leave(&seen.run);
+        context.queue.leave(&seen.run, now);
     }
     let acted = act_on(&mut seen, decision, slot, turn.as_ref(), now, context).await;
     if let Some(turn) = turn {
