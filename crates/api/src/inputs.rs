@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::backends::{Generated, Login};
 use crate::hooks::{Hooks, Scripts};
+use crate::overrides::ExtraArguments;
 use crate::text::{DataKey, EnvironmentName, LayerPath, ObjectName, Sha256, VariableName};
 
 /// One variable of the root module.
@@ -171,6 +172,9 @@ pub struct Inputs {
     /// Where the state is to be kept; none leaves that to the code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Generated>,
+    /// What the tool's commands are given more.
+    #[serde(default, skip_serializing_if = "ExtraArguments::is_empty")]
+    pub arguments: ExtraArguments,
 }
 
 /// A kind of object that values come from.

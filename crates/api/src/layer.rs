@@ -14,6 +14,8 @@ use crate::difference::Difference;
 use crate::hooks::{Hooks, Scripts};
 use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Object, Variable, VariablesFrom};
 use crate::outputs::{OutputPlace, OutputTarget};
+use crate::overrides::{Allowed, RunnerOverride};
+use crate::repository::TerraformRepository;
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
@@ -138,6 +140,10 @@ pub struct TerraformLayerSpec {
     /// How many finished runs are kept, with their plans and logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_history_policy: Option<RunHistoryPolicy>,
+    /// What the layer's runners have other than the controller's defaults, within what the administrator allows. It is laid over what the
+    /// repository says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_runner_spec: Option<RunnerOverride>,
     /// Secrets and ConfigMaps of the layer's own namespace that its outputs are written to, and kept true in. They go with the layer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -150,9 +156,49 @@ pub struct TerraformLayerSpec {
     pub suspend: bool,
 }
 
+/// Why nothing can be planned with what a layer gives.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    #[error(transparent)]
+    Backend(#[from] Refusal),
+    #[error(transparent)]
+    Override(#[from] crate::overrides::Refusal),
+}
+
+impl Unusable {
+    /// The reason of the condition that tells it.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Unusable::Backend(_) => "BackendRefused",
+            Unusable::Override(_) => OVERRIDE_REFUSED,
+        }
+    }
+}
+
+/// The reason of a layer whose runners cannot be what is asked for.
+pub const OVERRIDE_REFUSED: &str = "OverrideRefused";
+
 impl TerraformLayer {
-    /// What the layer gives to its code beside the code, or why its backend cannot be used.
-    pub fn inputs(&self, backends: &Backends) -> Result<Inputs, Refusal> {
+    /// What the layer's runners have other than the defaults, or why not.
+    pub fn runner(
+        &self,
+        repository: Option<&TerraformRepository>,
+        allowed: &Allowed,
+    ) -> Result<RunnerOverride, crate::overrides::Refusal> {
+        let of_repository = repository.and_then(|repository| {
+            let name = repository.metadata.name.as_deref().unwrap_or_default();
+            Some((name, repository.spec.override_runner_spec.as_ref()?))
+        });
+        allowed.settle(of_repository, self.spec.override_runner_spec.as_ref())
+    }
+
+    /// What the layer gives to its code beside the code, or why it cannot be used.
+    pub fn inputs(
+        &self,
+        repository: Option<&TerraformRepository>,
+        backends: &Backends,
+        allowed: &Allowed,
+    ) -> Result<Inputs, Unusable> {
         let spec = &self.spec;
         let facts = Facts {
             namespace: self.metadata.namespace.as_deref().unwrap_or_default(),
@@ -160,29 +206,38 @@ impl TerraformLayer {
             path: spec.path.trimmed(),
             workspace: spec.workspace.as_ref().map_or("default", Workspace::as_str),
         };
+        let runner = self.runner(repository, allowed)?;
         let backend = spec.backend.as_ref().map(|asked| backends.generate(asked, facts)).transpose()?;
-        Ok(Inputs { backend, ..spec.plain_inputs() })
+        Ok(Inputs { backend, ..spec.plain_inputs(&runner) })
     }
 }
 
 impl TerraformLayerSpec {
-    fn plain_inputs(&self) -> Inputs {
+    fn plain_inputs(&self, runner: &RunnerOverride) -> Inputs {
+        let is_own = |other: &&EnvironmentVariable| self.environment.iter().any(|own| own.name == other.name);
+        let inherited = runner.env.iter().filter(|variable| !is_own(variable));
         Inputs {
             variables: self.variables.clone(),
             variable_files: self.variable_files.clone(),
             variables_from: self.variables_from.clone(),
-            environment: self.environment.clone(),
-            environment_from: self.environment_from.clone(),
+            environment: inherited.chain(&self.environment).cloned().collect(),
+            environment_from: runner.env_from.iter().chain(&self.environment_from).cloned().collect(),
             hooks: self.hooks.clone(),
             scripts: self.scripts.clone(),
             backend: None,
+            arguments: runner.extra_arguments(),
         }
     }
 
-    /// The Secrets and ConfigMaps that the layer refers to, whether or not it can be planned. O(inputs · log).
-    pub fn objects(&self) -> BTreeSet<Object> {
+    /// The Secrets and ConfigMaps that the layer or its repository refers to for its runs, whether or not it can be planned.
+    /// O(inputs · log).
+    pub fn objects(&self, repository: Option<&TerraformRepository>) -> BTreeSet<Object> {
+        let of_repository = repository.and_then(|repository| repository.spec.override_runner_spec.clone());
+        let own = self.override_runner_spec.clone().unwrap_or_default();
+        let runner = own.over(&of_repository.unwrap_or_default());
         let login = self.backend.as_ref().and_then(|asked| asked.credentials.as_ref());
-        self.plain_inputs().objects().into_keys().chain(login.map(CredentialsRef::object)).collect()
+        let given = self.plain_inputs(&runner).objects().into_keys();
+        given.chain(login.map(CredentialsRef::object)).collect()
     }
 }
 

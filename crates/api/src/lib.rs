@@ -13,6 +13,7 @@ pub mod hooks;
 pub mod inputs;
 pub mod layer;
 pub mod outputs;
+pub mod overrides;
 pub mod provider;
 pub mod repository;
 pub mod run;

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
+use crate::overrides::RunnerOverride;
 use crate::text::{CommitId, GitUrl, ObjectName, Span};
 use crate::tool::Choice;
 
@@ -88,6 +89,10 @@ pub struct TerraformRepositorySpec {
     /// How many finished runs a layer keeps, unless it says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_history_policy: Option<RunHistoryPolicy>,
+    /// What the runners of this repository's layers have other than the controller's defaults, within what the administrator allows. What a
+    /// layer says for itself is laid over it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub override_runner_spec: Option<RunnerOverride>,
     /// Stop looking at the repository until this is false again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,

@@ -205,6 +205,36 @@ text!(
 );
 
 text!(
+    /// An image, as a pod names it.
+    ImageName, "the name of an image, such as registry.example.org/runner:1", max 512,
+    form "^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
+);
+
+text!(
+    /// Where a container sees a volume.
+    MountPath, "an absolute path of letters, digits and ._~@+-, without '.' and '..' as parts", max 512,
+    form "^(/[A-Za-z0-9._~@+-]+)+$",
+    never "/[.][.]?(/|$)"
+);
+
+text!(
+    /// One more argument of the tool: a flag, or a flag with its value.
+    ToolArgument, "one argument of the tool in one word, such as -parallelism=5", max 256,
+    form "^--?[a-z][a-z-]*(=[!-~]*)?$"
+);
+
+impl ToolArgument {
+    /// The flag without its dashes, and its value.
+    pub fn parts(&self) -> (&str, Option<&str>) {
+        let flag = self.0.trim_start_matches('-');
+        match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (flag, None),
+        }
+    }
+}
+
+text!(
     /// What a hook's output is known by.
     OutputName, "a name of letters, digits, '_' and '-', starting with a letter", max 63,
     form "^[A-Za-z][A-Za-z0-9_-]*$"

@@ -3,7 +3,7 @@
 
 use api::inputs::{Contents, Data, DigestKey, Inputs, Kind, Object};
 use api::text::Sha256;
-use api::{SYSTEM_NAMESPACE, TerraformLayer};
+use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository};
 use engine::Read;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -21,11 +21,13 @@ const KEY: &str = "key";
 /// The digest of what the layer gives to its code, or what is missing of it. O(objects that the layer refers to).
 pub(crate) async fn observe(
     layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
     context: &Context,
 ) -> Result<Read<Result<Option<Sha256>, String>>, Error> {
-    let inputs = match layer.inputs(&context.settings.backends) {
+    let settings = &context.settings;
+    let inputs = match layer.inputs(repository, &settings.backends, &settings.overrides) {
         Ok(inputs) => inputs,
-        Err(refusal) => return Ok(Read::Present(Err(refusal.to_string()))),
+        Err(unusable) => return Ok(Read::Present(Err(unusable.to_string()))),
     };
     if inputs.is_empty() {
         return Ok(Read::Present(Ok(None)));

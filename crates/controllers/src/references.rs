@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::TerraformLayer;
 use api::inputs::{Kind, Object};
+use api::{TerraformLayer, TerraformRepository};
 use engine::outputs::{asked, recorded};
 use futures::channel::mpsc;
 use futures::stream::{BoxStream, SelectAll};
@@ -71,10 +71,10 @@ impl References {
         self.news.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Remembers what a layer refers to. Called before the objects are read, so that no change after that is missed.
+    /// Remembers what a layer refers to, also by its repository. Called before the objects are read, so that no change after that is missed.
     /// O(references of the layer · log).
-    pub(crate) fn follow(&self, layer: &TerraformLayer) {
-        let given = layer.spec.objects().into_iter();
+    pub(crate) fn follow(&self, layer: &TerraformLayer, repository: Option<&TerraformRepository>) {
+        let given = layer.spec.objects(repository).into_iter();
         let objects = given.chain(asked(layer)).chain(recorded(layer)).collect();
         self.set((layer.namespace().unwrap_or_default(), layer.name_any()), objects);
     }

@@ -18,7 +18,9 @@ pub mod shard;
 
 use std::time::Duration;
 
+use api::LOCAL_IMAGE;
 use api::backends::Backends;
+use api::overrides::Allowed;
 use jiff::{SignedDuration, Timestamp};
 
 /// What is known about something outside. `Unknown` is not `Absent`: nothing is ever started because a read failed.
@@ -91,11 +93,13 @@ pub struct Settings {
     pub runner: manifests::RunnerSettings,
     /// The backends that layers can ask for.
     pub backends: Backends,
+    /// What repositories and layers may ask of their runners.
+    pub overrides: Allowed,
 }
 
 impl Settings {
     pub fn new(runner: manifests::RunnerSettings) -> Self {
-        Self {
+        let mut settings = Self {
             poll_interval: Duration::from_secs(60),
             drift_interval: Duration::from_secs(30 * 60),
             max_retries: api::run::default_max_retries(),
@@ -104,7 +108,16 @@ impl Settings {
             retry: retry::Policy::default(),
             runner,
             backends: Backends::default(),
-        }
+            overrides: Allowed::default(),
+        };
+        settings.allow(Allowed::default());
+        settings
+    }
+
+    /// Lets this be asked of runners. Where they are processes, what only a container has cannot be.
+    pub fn allow(&mut self, overrides: Allowed) {
+        let are_processes = self.runner.image == LOCAL_IMAGE;
+        self.overrides = if are_processes { overrides.on_processes() } else { overrides };
     }
 }
 

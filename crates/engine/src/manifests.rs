@@ -1,9 +1,12 @@
 //! What the objects that Terrane makes look like.
 
+mod asked;
+
 use std::collections::BTreeMap;
 
 use api::attempt::INPUT_VARIABLE;
 use api::inputs::{Keys, Kind, Object};
+use api::overrides::RunnerOverride;
 use api::run::{Action, TerraformRun};
 use api::{DATASTORE_AUDIENCE, LOCAL_IMAGE, PROCESS_NODE_TAINT, label};
 use k8s_openapi::api::core::v1::Pod;
@@ -60,12 +63,13 @@ const WORK_DIRECTORY: &str = "/var/lib/terrane/work";
 /// one after the other. Other nodes ignore it.
 pub const DIRECTORY_ANNOTATION: &str = "node.terrane.dev/directory";
 
-/// The pod of one attempt. It can reach the datastore as itself, and nothing of Kubernetes.
+/// The pod of one attempt. It can reach the datastore as itself, and nothing of Kubernetes, whatever is asked of it.
 pub fn runner_pod(
     run: &TerraformRun,
     repository: &str,
     attempt: u32,
     objects: &BTreeMap<Object, Keys>,
+    asked: &RunnerOverride,
     settings: &RunnerSettings,
 ) -> Option<Pod> {
     let name = run.metadata.name.as_deref()?;
@@ -125,7 +129,7 @@ pub fn runner_pod(
         mounts.push(json!({ "name": name, "mountPath": input_directory(index), "readOnly": true }));
         volumes.push(input_volume(&name, object, keys));
     }
-    let pod = json!({
+    let mut pod = json!({
         "metadata": {
             "name": names::pod(name, attempt),
             "namespace": run.metadata.namespace,
@@ -156,16 +160,13 @@ pub fn runner_pod(
                 "command": [RUNNER_PROGRAM, "runner"],
                 "env": env,
                 "envFrom": (!env_from.is_empty()).then_some(env_from),
-                "securityContext": {
-                    "allowPrivilegeEscalation": false,
-                    "readOnlyRootFilesystem": true,
-                    "capabilities": { "drop": ["ALL"] },
-                },
+                "securityContext": asked::confinement(),
                 "volumeMounts": mounts,
             }],
             "volumes": volumes,
         },
     });
+    asked::lay_over(&mut pod, asked);
     serde_json::from_value(pod).ok()
 }
 
@@ -233,15 +234,18 @@ mod tests {
         }
     }
 
+    fn build(settings: &RunnerSettings) -> Pod {
+        runner_pod(&run(), "infra", 0, &BTreeMap::new(), &RunnerOverride::default(), settings).unwrap()
+    }
+
     #[test]
     fn runners_are_given_secrets_by_name_and_go_without_those_that_are_not_there() {
         let secrets = RunnerSecrets {
             environment: Some("cloud".to_owned()),
             files: Some("aws-credentials".to_owned()),
         };
-        let pod =
-            runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings("example.org/terrane:1", secrets))
-                .unwrap();
+        let with = settings("example.org/terrane:1", secrets);
+        let pod = build(&with);
         let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
         let container = &spec["containers"][0];
         assert_eq!(container["envFrom"], json!([{ "secretRef": { "name": "cloud", "optional": true } }]));
@@ -257,8 +261,7 @@ mod tests {
             json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": "/etc/terrane/credentials/credentials" });
         assert!(container["env"].as_array().unwrap().contains(&shown));
 
-        let pod = runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings("i", RunnerSecrets::default()))
-            .unwrap();
+        let pod = build(&settings("i", RunnerSecrets::default()));
         let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
         assert_eq!(spec["containers"][0].get("envFrom"), None);
         assert_eq!(spec["volumes"].as_array().unwrap().len(), 2);
@@ -269,7 +272,7 @@ mod tests {
         for (image, expected) in [(LOCAL_IMAGE, vec![PROCESS_NODE_TAINT]), ("example.org/terrane:1", vec![])]
         {
             let settings = settings(image, RunnerSecrets::default());
-            let pod = runner_pod(&run(), "infra", 0, &BTreeMap::new(), &settings).unwrap();
+            let pod = build(&settings);
             let tolerations = pod.spec.unwrap().tolerations.unwrap_or_default();
             let keys: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
             assert_eq!(keys, expected, "{image}");

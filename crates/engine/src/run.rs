@@ -24,6 +24,7 @@ pub use pod::{Obstacle, can_still_work, obstacle};
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
 use api::inputs::{DigestKey, Inputs};
+use api::overrides::{Refusal, RunnerOverride};
 use api::run::{Attempt, Mode, RunResult, RunState, TriggerKind};
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
@@ -44,6 +45,7 @@ pub struct Observed<'a> {
     pub now: Timestamp,
     pub run: &'a TerraformRun,
     pub layer: Read<&'a TerraformLayer>,
+    /// Looked at for runs that may make a pod, or whose pod cannot start.
     pub repository: Read<&'a TerraformRepository>,
     /// The files of the run's revision, or why they cannot be had.
     pub bundle: Read<Result<Sha256, String>>,
@@ -284,12 +286,17 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     }
     let given_now = layer.status.as_ref().and_then(|status| status.inputs.clone());
     if run.spec.undoes.is_none() && run.spec.inputs != given_now {
-        let message = "the layer's variables, environment or backend changed before it started; the layer goes on with the new ones";
+        let message = "the layer's variables, environment, backend or arguments changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
     }
+    let settings = seen.settings;
     if run.spec.undoes.is_none()
-        && let Err(refusal) = layer.inputs(&seen.settings.backends)
+        && let Err(unusable) = layer.inputs(repository, &settings.backends, &settings.overrides)
     {
+        return give_up(seen, status, SUPERSEDED, &unusable.to_string());
+    }
+    // The layer tells it, and goes on when it is put right.
+    if let Err(refusal) = layer.runner(repository, &settings.overrides) {
         return give_up(seen, status, SUPERSEDED, &refusal.to_string());
     }
     let bundle = match &seen.bundle {
@@ -338,7 +345,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
             return give_up(seen, status, "DescribedOtherwise", message);
         }
     };
-    let Some(pod) = runner_pod(seen, number) else {
+    let Ok(Some(pod)) = runner_pod(seen, number) else {
         return idle(Wake::OnChange);
     };
     let audit = run.spec.action.mutates().then(|| Effect::Audit(Box::new(entry(run, &description))));
@@ -495,8 +502,15 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
         }
         Read::Absent | Read::Unknown => return idle(wait(seen, READ_AGAIN)),
     }
-    let Some(pod) = runner_pod(seen, attempt.number) else {
-        return idle(Wake::OnChange);
+    let pod = match runner_pod(seen, attempt.number) {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return idle(Wake::OnChange),
+        // It was allowed when the attempt began. Half of it would be another pod than anybody asked for.
+        Err(refusal) => {
+            let message = format!("pod {} is not made: {refusal}", attempt.pod_name);
+            let refused = progress(seen, status, RunState::Running, POD_REFUSED, &message);
+            return Decision { effects: vec![set(refused)], wake: wait(seen, REFUSED_AGAIN) };
+        }
     };
     let effects = vec![set(under_way(seen, status)), Effect::CreatePod(Box::new(pod))];
     Decision { effects, wake: Wake::OnChange }
@@ -504,16 +518,35 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 
 /// The pod of an attempt, with what the layer refers to. Should the layer refer to something else than it did when the attempt was
 /// described, the runner finds out and does not begin.
-fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Option<Pod> {
-    let (repository, inputs) = match seen.layer {
-        Read::Present(layer) if seen.run.spec.inputs.is_some() => {
-            let inputs = layer.inputs(&seen.settings.backends).unwrap_or_default();
-            (layer.spec.repository.name.as_str(), inputs)
+fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal> {
+    let settings = seen.settings;
+    let (repository, inputs, asked) = match seen.layer {
+        Read::Present(layer) => {
+            let inputs = match &seen.run.spec.inputs {
+                Some(_) => layer.inputs(known_repository(seen), &settings.backends, &settings.overrides),
+                None => Ok(Inputs::default()),
+            };
+            let asked = layer.runner(known_repository(seen), &settings.overrides)?;
+            (layer.spec.repository.name.as_str(), inputs.unwrap_or_default(), asked)
         }
-        Read::Present(layer) => (layer.spec.repository.name.as_str(), Inputs::default()),
-        Read::Absent | Read::Unknown => ("", Inputs::default()),
+        Read::Absent | Read::Unknown => ("", Inputs::default(), RunnerOverride::default()),
     };
-    manifests::runner_pod(seen.run, repository, attempt, &inputs.objects(), &seen.settings.runner)
+    Ok(manifests::runner_pod(seen.run, repository, attempt, &inputs.objects(), &asked, &settings.runner))
+}
+
+fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {
+    match seen.repository {
+        Read::Present(repository) => Some(repository),
+        Read::Absent | Read::Unknown => None,
+    }
+}
+
+/// Whether a pod made now would have the images of this one. Containers that others added to it do not count.
+fn has_images(seen: &Observed<'_>, pod: &Pod, attempt: u32) -> bool {
+    let Ok(Some(wanted)) = runner_pod(seen, attempt) else { return true };
+    let Some(spec) = wanted.spec else { return true };
+    let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    containers.all(|wanted| pod::image(pod, &wanted.name) == wanted.image.as_deref())
 }
 
 /// The pod has not ended. A canceled one is told to once; how long it takes is the tool's business and the pod's grace.
@@ -533,7 +566,7 @@ fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, 
         let mut effects = vec![set(next)];
         // Whoever named another image did it for this pod: it was made for one that cannot be had.
         if matches!(obstacle(pod), Some(Obstacle::NotStarting(_)))
-            && pod::image(pod) != Some(seen.settings.runner.image.as_str())
+            && !has_images(seen, pod, attempt.number)
             && !is_being_deleted(pod)
         {
             effects.push(Effect::StopPod { name: name.clone() });

@@ -309,7 +309,9 @@ impl Work<'_> {
             Some(_) => Past::Forgotten,
             None => Past::Kept,
         };
-        let report = ready.tool.init(choice, past, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
+        let more = &self.own.arguments.init;
+        let report =
+            ready.tool.init(choice, past, more, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
         self.expect_success(report, "init", ready)?;
         let workspace = self.description.workspace.as_str();
         // Our own backend has one state for each workspace, told apart by its identity.
@@ -340,9 +342,10 @@ impl Work<'_> {
                 text.line(&self.log.mask().line(line));
             }
         };
+        let more = &self.own.arguments.plan;
         let (planned, report) = ready
             .tool
-            .plan(self.description.mode, &file, &ready.dir, &ready.surroundings, &mut lines)
+            .plan(self.description.mode, more, &file, &ready.dir, &ready.surroundings, &mut lines)
             .await
             .map_err(process_failed)?;
         match planned {
@@ -428,7 +431,7 @@ impl Work<'_> {
         };
         let report = ready
             .tool
-            .apply(file, &ready.dir, &ready.surroundings, &mut lines)
+            .apply(&self.own.arguments.apply, file, &ready.dir, &ready.surroundings, &mut lines)
             .await
             .map_err(process_failed)?;
         let rescued = self.rescue_state(ready).await;

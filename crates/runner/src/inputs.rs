@@ -11,6 +11,7 @@ use api::attempt::{GivenInputs, Reason};
 use api::backends::{Generated, Login};
 use api::hooks::{Moment, script_digest};
 use api::inputs::{Contents, Data, Format, Inputs, KeyRef, Kind, Object, ValueSource};
+use api::overrides::ExtraArguments;
 use api::run::Mode;
 use api::snapshot::Snapshot;
 use api::text::{EnvironmentName, LayerPath, Sha256, VariableName};
@@ -38,6 +39,8 @@ pub(crate) struct Given {
     scripts: BTreeMap<Mode, (Command, Sha256)>,
     /// Where the state is to be kept, whatever the code says.
     pub(crate) backend: Option<Generated>,
+    /// What the tool's commands are given more.
+    pub(crate) arguments: ExtraArguments,
     /// What its objects held.
     pub(crate) contents: Contents,
     /// Files that the backend logs in with, where no pod mounts them any more.
@@ -124,7 +127,7 @@ fn read(told: &GivenInputs, directories: &[PathBuf], secrets: &mut Vec<SecretStr
         Ok(found) if found == told.digest => {}
         Ok(_) => {
             return Err(changed(
-                "the layer's variables, environment or backend are not those that this run is about",
+                "the layer's variables, environment, backend or arguments are not those that this run is about",
             ));
         }
         Err(missing) => return Err(changed(&missing.to_string())),
@@ -209,6 +212,7 @@ fn assemble(inputs: &Inputs, digest: &Sha256, values: &Contents, doors: &Content
         }
     }
     given.backend = inputs.backend.clone();
+    given.arguments = inputs.arguments.clone();
     Ok(given)
 }
 

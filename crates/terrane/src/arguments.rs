@@ -13,6 +13,7 @@ use crate::commands::{
     apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, login, logs,
     outputs, plan, server, state, suspend, token, tools, version, wait,
 };
+use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
 use crate::source_limits::SourceLimits;
 
@@ -173,6 +174,8 @@ pub(crate) struct Up {
     pub provider_mirror: Option<String>,
     #[command(flatten)]
     pub backend_files: BackendFiles,
+    #[command(flatten)]
+    pub runner_overrides: RunnerOverrides,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -239,6 +242,8 @@ pub(crate) struct Controller {
     pub tools_dir: Option<PathBuf>,
     #[command(flatten)]
     pub backend_files: BackendFiles,
+    #[command(flatten)]
+    pub runner_overrides: RunnerOverrides,
 }
 
 impl Up {

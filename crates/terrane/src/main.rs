@@ -13,6 +13,7 @@ mod kubernetes;
 mod listening;
 mod local_node;
 mod provider_service;
+mod runner_overrides;
 mod signs;
 mod source_limits;
 mod tool_service;

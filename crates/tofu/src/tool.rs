@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use api::run::Mode;
+use api::text::ToolArgument;
 use api::tool::Tool as ToolKind;
 use semver::Version;
 use serde::Deserialize;
@@ -182,6 +183,7 @@ impl Tool {
         &self,
         choice: ProviderChoice,
         past: Past,
+        more: &[ToolArgument],
         dir: &Path,
         surroundings: &Surroundings,
         lines: Lines<'_>,
@@ -195,8 +197,12 @@ impl Tool {
             Past::Kept => None,
             Past::Forgotten => Some("-reconfigure"),
         };
-        let more = lock_file.into_iter().chain(backend).map(OsStr::new);
-        self.command(fixed, more, dir, surroundings, lines).await
+        // Providers of a plan are settled, and the tool takes no wish for others then.
+        let fits =
+            |argument: &&ToolArgument| choice == ProviderChoice::Open || argument.parts().0 != "upgrade";
+        let own = lock_file.into_iter().chain(backend).map(OsStr::new);
+        let more = more.iter().filter(fits).map(|argument| OsStr::new(argument.as_str()));
+        self.command(fixed, own.chain(more), dir, surroundings, lines).await
     }
 
     /// Selects a workspace, and makes it where it does not exist.
@@ -220,6 +226,7 @@ impl Tool {
     pub async fn plan(
         &self,
         mode: Mode,
+        more: &[ToolArgument],
         file: &Path,
         dir: &Path,
         surroundings: &Surroundings,
@@ -228,15 +235,14 @@ impl Tool {
         let mut out = OsString::from("-out=");
         out.push(file);
         let fixed = ["plan", "-input=false", "-no-color", "-lock=false", "-detailed-exitcode"];
-        let report = match mode {
-            Mode::Normal => self.command(fixed, [out.as_os_str()], dir, surroundings, lines).await?,
-            Mode::Destroy => {
-                self.command(fixed, [OsStr::new("-destroy"), &out], dir, surroundings, lines).await?
-            }
-            Mode::RefreshOnly => {
-                self.command(fixed, [OsStr::new("-refresh-only"), &out], dir, surroundings, lines).await?
-            }
+        let kind = match mode {
+            Mode::Normal => None,
+            Mode::Destroy => Some(OsStr::new("-destroy")),
+            Mode::RefreshOnly => Some(OsStr::new("-refresh-only")),
         };
+        let own = kind.into_iter().chain([out.as_os_str()]);
+        let more = more.iter().map(|argument| OsStr::new(argument.as_str()));
+        let report = self.command(fixed, own.chain(more), dir, surroundings, lines).await?;
         let planned = match report.ended.code {
             Some(0) => Planned::NoChanges,
             Some(2) => Planned::Changes,
@@ -247,13 +253,16 @@ impl Tool {
 
     pub async fn apply(
         &self,
+        more: &[ToolArgument],
         file: &Path,
         dir: &Path,
         surroundings: &Surroundings,
         lines: Lines<'_>,
     ) -> Result<Report, Error> {
         let fixed = ["apply", "-input=false", "-no-color", "-lock-timeout=0s"];
-        self.command(fixed, [file.as_os_str()], dir, surroundings, lines).await
+        // The plan comes last: what follows it would be another plan to the tool.
+        let more = more.iter().map(|argument| OsStr::new(argument.as_str()));
+        self.command(fixed, more.chain([file.as_os_str()]), dir, surroundings, lines).await
     }
 
     /// The plan in JSON, or nothing from a tool too old for it. It is one line, and can be long.

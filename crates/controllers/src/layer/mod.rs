@@ -35,10 +35,10 @@ pub(crate) async fn reconcile(
         return Ok(Wake::OnChange);
     };
     context.desk.follow(&layer);
-    context.references.follow(&layer);
     let repository = observe_repository(&layer, &namespace, &context).await?;
+    context.references.follow(&layer, repository.as_ref());
     let source = observe_source(&layer, repository.as_ref(), &context);
-    let inputs = inputs::observe(&layer, &context).await?;
+    let inputs = inputs::observe(&layer, repository.as_ref(), &context).await?;
     // Before the runs: whoever had a word on a plan saw it, so its run is seen too, unless it is gone.
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
     let runs = observe_runs(&layer, &namespace, &context).await?;

@@ -6,7 +6,7 @@ use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use datastore::{Artefact, Attempt};
 use engine::queue::Slot;
-use engine::run::{Lock, Observed, can_still_work};
+use engine::run::{Lock, Observed, can_still_work, obstacle};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -76,11 +76,11 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
         Read::Unknown
     };
 
-    // A layer can say that its run is canceled. Only a run that may make a pod needs its repository, only one that may start an
+    // A layer can say that its run is canceled. Only a run that may make a pod, or whose pod cannot start, needs its repository, only one that may start an
     // attempt its files and its lock, and only one whose pod has ended or is gone its result.
     let layer = if is_terminal { None } else { observe_layer(&run, &namespace, context).await? };
     let repository = match &layer {
-        Some(layer) if pod.is_none() || under_way.is_none() => {
+        Some(layer) if pod.as_ref().is_none_or(|pod| obstacle(pod).is_some()) || under_way.is_none() => {
             observe_repository(layer, &namespace, context).await?
         }
         Some(_) | None => None,

@@ -5,7 +5,7 @@
 
 use api::TerraformRun;
 use api::annotation;
-use api::layer::{DeletionPolicy, LayerState};
+use api::layer::{DeletionPolicy, LayerState, OVERRIDE_REFUSED};
 use api::run::{Action, Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
 
@@ -96,6 +96,16 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
             Wake::OnChange,
         )));
     };
+    // What undoes an apply needs a runner too, and what that one was given is no pod.
+    match (seen.repository, seen.layer.runner(super::repository(seen), &seen.settings.overrides)) {
+        (Read::Unknown, _) => return Some(need::unknown("the repository could not be read")),
+        (Read::Present(_) | Read::Absent, Ok(_)) => {}
+        (Read::Present(_) | Read::Absent, Err(refusal)) => {
+            let why = refusal.to_string();
+            let (state, standing) = (LayerState::PlanNeeded, Standing::Stuck);
+            return Some(with_way_out(hold(state, OVERRIDE_REFUSED, why, standing, Wake::OnChange)));
+        }
+    }
     let now = super::inputs(seen);
     // What was never applied has nothing kept to undo it by.
     let now = match (now, undone::apply(seen)) {

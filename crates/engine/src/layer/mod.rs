@@ -199,7 +199,7 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
             remedy::plan_or_pause(seen, history, new_commit(seen, source, Some(plan.run)))
         }
         Some(plan) if plan.run.spec.inputs.as_ref() != inputs => {
-            let reason = "the layer's variables, environment or backend have changed".to_owned();
+            let reason = "the layer's variables, environment, backend or arguments have changed".to_owned();
             let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
             remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
         }
@@ -215,8 +215,9 @@ fn new_commit<'a>(seen: &Observed<'_>, source: &'a Source, after: Option<&'a Ter
 
 /// The digest of what the layer gives to its code. Without what it refers to, nothing of it can be planned.
 fn inputs<'a>(seen: &'a Observed<'_>) -> Result<Option<&'a Sha256>, Box<Need>> {
-    if let Err(refusal) = seen.layer.inputs(&seen.settings.backends) {
-        let (reason, why) = ("BackendRefused", refusal.to_string());
+    let settings = seen.settings;
+    if let Err(unusable) = seen.layer.inputs(repository(seen), &settings.backends, &settings.overrides) {
+        let (reason, why) = (unusable.reason(), unusable.to_string());
         return Err(Box::new(hold(LayerState::PlanNeeded, reason, why, Standing::Stuck, Wake::OnChange)));
     }
     match &seen.inputs {
@@ -240,6 +241,13 @@ fn known_inputs<'a>(seen: &'a Observed<'_>) -> Option<&'a Sha256> {
     match &seen.inputs {
         Read::Present(Ok(inputs)) => inputs.as_ref(),
         Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
+    }
+}
+
+fn repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {
+    match seen.repository {
+        Read::Present(repository) => Some(repository),
+        Read::Absent | Read::Unknown => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use api::attempt::{Description, GivenInputs, Kept, PlanSource};
 use api::inputs::Inputs;
+use api::layer::Unusable;
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
@@ -44,7 +45,7 @@ pub(super) fn describe(
         }),
         inputs: match &run.spec.inputs {
             Some(digest) => Some(GivenInputs {
-                inputs: match (layer.inputs(&seen.settings.backends), &run.spec.undoes) {
+                inputs: match (inputs(seen, layer, repository), &run.spec.undoes) {
                     (Ok(inputs), _) => inputs,
                     // Only what can still be mounted is lost by that.
                     (Err(_), Some(_)) => Inputs::default(),
@@ -63,6 +64,14 @@ pub(super) fn describe(
             .as_ref()
             .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
     })
+}
+
+fn inputs(
+    seen: &Observed<'_>,
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+) -> Result<Inputs, Unusable> {
+    layer.inputs(repository, &seen.settings.backends, &seen.settings.overrides)
 }
 
 /// The state of an apply, where it is not the one that the datastore keeps for the layer.

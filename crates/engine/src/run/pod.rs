@@ -26,7 +26,7 @@ pub enum Obstacle {
     Unschedulable(String),
 }
 
-/// O(containers of a pod, which is one).
+/// O(containers of a pod, which are few).
 pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
     let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -40,7 +40,7 @@ pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
             | "ImageInspectError"
             | "RegistryUnavailable" => Some(format!(
                 "image {} cannot be pulled for pod {name}; put it where the node can pull it, or name another as the runners' image",
-                image(pod).unwrap_or_default(),
+                image(pod, &status.name).unwrap_or_default(),
             )),
             "CreateContainerConfigError" | "CreateContainerError" => {
                 let why = waiting.message.as_deref().unwrap_or("the node does not say why");
@@ -49,7 +49,8 @@ pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
             _ => None,
         }
     };
-    if let Some(why) = status.container_statuses.iter().flatten().find_map(waiting) {
+    let before = status.init_container_statuses.iter().flatten();
+    if let Some(why) = before.chain(status.container_statuses.iter().flatten()).find_map(waiting) {
         return Some(Obstacle::NotStarting(why));
     }
     let is_unschedulable = status.conditions.iter().flatten().any(|condition| {
@@ -60,9 +61,11 @@ pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
     })
 }
 
-/// The image that the pod was made for.
-pub(super) fn image(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.containers.first()?.image.as_deref()
+/// The image that a container of the pod was made for.
+pub(super) fn image<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    all.find(|known| known.name == container)?.image.as_deref()
 }
 
 fn terminated(pod: &Pod) -> Option<&ContainerStateTerminated> {

@@ -45,7 +45,9 @@ fn other_inputs_lead_to_a_plan_of_the_same_commit_that_is_no_drift() {
     let decision = world.step();
     assert_eq!(last(&world).spec.trigger.kind, TriggerKind::Inputs);
     assert_eq!(last(&world).spec.layer.revision, world.runs[0].spec.layer.revision);
-    assert!(decision.status.why.unwrap().contains("variables, environment or backend have changed"));
+    assert!(
+        decision.status.why.unwrap().contains("variables, environment, backend or arguments have changed")
+    );
     world.succeed(adds(1));
     let decision = world.step();
     assert_eq!(world.active_action(), Some(Action::Apply), "autoApply counts, as for new code");

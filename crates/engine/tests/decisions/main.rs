@@ -16,4 +16,6 @@ mod repository;
 mod run;
 mod run_canceled;
 mod run_undoing;
+mod runner_override;
+mod runner_pod;
 mod world;

@@ -116,6 +116,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
     settings.backends = options.backend_files.read()?;
+    settings.allow(options.runner_overrides.read()?);
     Ok(ControllersRole {
         client,
         namespaces: options.area.namespaces(),

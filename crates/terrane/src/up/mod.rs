@@ -217,6 +217,7 @@ fn controllers(
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     settings.backends = options.backend_files.read()?;
+    settings.allow(options.runner_overrides.read()?);
     Ok(ControllersRole {
         client,
         namespaces: Namespaces::All,

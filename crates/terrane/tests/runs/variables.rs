@@ -89,7 +89,7 @@ fn outputs(terrane: &Terrane) -> Value {
     all["given"].get("value").cloned().unwrap_or_else(|| all["given"].clone())
 }
 
-async fn log_of(terrane: &Terrane, run: &TerraformRun) -> String {
+pub(crate) async fn log_of(terrane: &Terrane, run: &TerraformRun) -> String {
     let name = format!("run/{}", run.name_any());
     until("the log is there", || {
         let output = terrane.command(&["logs", &name]);
