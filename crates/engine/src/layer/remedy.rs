@@ -53,9 +53,9 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
     match again {
         Some((run, again)) if seen.now < again => {
             let why = format!(
-                "{}; a new commit or the annotation {} tries again: {}",
+                "{}; a new commit or terrane sync {} tries again: {}",
                 gave_up(run),
-                annotation::SYNC,
+                name_of(seen.layer),
                 brief(result_message(run))
             );
             hold(LayerState::PlanNeeded, "GaveUp", why, Standing::Stuck, Wake::At(again))
@@ -135,8 +135,8 @@ pub(super) fn after_failed_apply(seen: &Observed<'_>, history: &History<'_>, app
     }
     let (reason, why, standing) = if exhausted {
         let why = format!(
-            "gave up after {failures} failed applies; a new commit or the annotation {} tries again: {}",
-            annotation::SYNC,
+            "gave up after {failures} failed applies; a new commit or terrane sync {} tries again: {}",
+            name_of(seen.layer),
             brief(result_message(apply))
         );
         ("GaveUp", why, Standing::Stuck)

@@ -166,7 +166,11 @@ fn a_failed_apply_is_followed_by_a_plan_after_a_pause_that_grows_and_never_by_it
     assert_eq!(pauses, [15, 30]);
     check(
         &mut world,
-        Expect { state: LayerState::PlanNeeded, why: "gave up after 3 failed applies", starts: None },
+        Expect {
+            state: LayerState::PlanNeeded,
+            why: "gave up after 3 failed applies; a new commit or terrane sync ",
+            starts: None,
+        },
     );
     let conditions = &world.layer.status.as_ref().unwrap().conditions;
     assert!(condition::is_true(conditions, "Stalled"));
