@@ -86,6 +86,8 @@ pub mod annotation {
     pub const STACK_REQUEST: &str = "terrane.dev/stack-request";
     /// On a layer that is a stack: the variables that were asked for, with commas between them; the others are its template's.
     pub const STACK_VARIABLES: &str = "terrane.dev/stack-variables";
+    /// On a layer that is a stack: the Secrets that its last update replaced, with commas between them. The next one deletes them.
+    pub const STACK_SECRETS: &str = "terrane.dev/stack-secrets";
     /// On a run: any value cancels it. On a layer: the name of the run that is canceled.
     pub const CANCEL: &str = "terrane.dev/cancel";
 }

@@ -68,7 +68,7 @@ ask GET "/tfstacks/$WEB_ID/outputs" | jq -c .machines.value
 
 echo "== What the code would not take is refused, each named"
 curl --silent --request PATCH --header "Authorization: Bearer $TOKEN" "${json[@]}" "$URL/tfstacks/$WEB_ID" \
-    --data '{"variables": {"count_of": "many", "nmae": "x"}}' | jq -c '{status, errors: [.errors[].detail]}'
+    --data '{"variables": {"count_of": "many", "nam": "x"}}' | jq -c '{status, errors: [.errors[].detail]}'
 
 echo "== Found by label, state and template"
 until [ "$(ask GET '/tfstacks?label=tour%3Dweb&state=ready&template=machine' | jq .total)" -ge 1 ]; do sleep 1; done

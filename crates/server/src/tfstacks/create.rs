@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 
 use super::requests::Which;
 use super::variables::{Given, Held, Values, keep, secrets_of};
+use super::views::first_secret;
 use super::{Accepted, accepted};
 use crate::answers::Told;
 use crate::may::{CreateLayer, May};
@@ -83,7 +84,7 @@ pub(crate) async fn create(
     for _ in 0..TRIES {
         let id = match key {
             Some(key) => derived_id(&may.person, &may.namespace, key),
-            None => random_id()?,
+            None => id_of(&random_word()?),
         };
         let secret = first_secret(&id);
         let layer = build_layer(&id, &template, &body, given.laid(&hidden, &secret)?, &hidden)?;
@@ -115,11 +116,6 @@ pub(crate) async fn create(
         }
     }
     Err(Refusal::Unavailable("no id was found for the stack that is not taken; try again".to_owned()))
-}
-
-/// The Secret of what a stack is made with.
-fn first_secret(id: &str) -> String {
-    format!("{id}-variables")
 }
 
 fn build_layer(
@@ -241,18 +237,23 @@ fn digest(body: &NewStack, hidden: &BTreeSet<String>) -> Sha256 {
 
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// `stack-` and fifty bits.
-fn id_of(bytes: [u8; 10]) -> String {
+/// Ten letters, which are fifty bits.
+fn letters(bytes: [u8; 10]) -> String {
     let letters = bytes.iter().filter_map(|byte| LETTERS.get(usize::from(byte % 32)));
-    format!("stack-{}", letters.map(|letter| char::from(*letter)).collect::<String>())
+    letters.map(|letter| char::from(*letter)).collect()
 }
 
-fn random_id() -> Result<String, Refusal> {
+/// A word that nobody guesses, and that never comes twice.
+pub(super) fn random_word() -> Result<String, Refusal> {
     let mut bytes = [0; 10];
     rand::rngs::OsRng
         .try_fill_bytes(&mut bytes)
         .map_err(|error| Refusal::Unavailable(format!("the operating system gave no randomness: {error}")))?;
-    Ok(id_of(bytes))
+    Ok(letters(bytes))
+}
+
+fn id_of(word: &str) -> String {
+    format!("stack-{word}")
 }
 
 /// The same of the same caller, namespace and key: the API itself sees to it that there is one.
@@ -263,7 +264,7 @@ fn derived_id(person: &Person, namespace: &str, key: &str) -> String {
     for (byte, pair) in bytes.iter_mut().zip(digest.as_str().as_bytes().chunks(2)) {
         *byte = std::str::from_utf8(pair).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
     }
-    id_of(bytes)
+    id_of(&letters(bytes))
 }
 
 #[cfg(test)]
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn ids_are_names_and_do_not_repeat() {
-        let all: BTreeSet<String> = (0..1000).map(|_| random_id().unwrap()).collect();
+        let all: BTreeSet<String> = (0..1000).map(|_| id_of(&random_word().unwrap())).collect();
         assert_eq!(all.len(), 1000);
         for id in all {
             assert_eq!(id.len(), "stack-".len() + 10);

@@ -8,12 +8,13 @@ use api::{TerraformLayer, annotation, label};
 use axum::extract::State;
 use axum::response::Response;
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::create::check_labels;
+use super::create::{check_labels, random_word};
 use super::requests::Which;
 use super::variables::{Given, Values, forget, keep, secrets_of};
 use super::views::{is_asked_for, template_of};
@@ -113,9 +114,15 @@ async fn changed(
         check_labels(labels.keys())?;
     }
     let client = service.acting(&may.person)?;
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), namespace);
     let mut made: Option<(String, Values)> = None;
     for _ in 0..TRIES {
         let layer = service.stack(namespace, id).await?;
+        if seen.is_some() && seen != layer.resource_version() {
+            return Err(Refusal::Outdated(format!(
+                "stack {id} has changed since If-Match was seen; read it again"
+            )));
+        }
         if layer.metadata.deletion_timestamp.is_some() {
             return Err(Refusal::Conflict(format!("stack {id} is being deleted; make another")));
         }
@@ -143,8 +150,7 @@ async fn changed(
         let secret = match made.take() {
             Some((name, held)) if held == hidden => name,
             Some(_) | None => {
-                let name =
-                    format!("{id}-variables-{}", suffix(&layer.resource_version().unwrap_or_default()));
+                let name = format!("{id}-variables-{}", random_word()?);
                 keep(&client, &layer, &name, &hidden).await?;
                 name
             }
@@ -152,27 +158,28 @@ async fn changed(
         made = Some((secret.clone(), hidden.clone()));
         let asked: Vec<Variable> = kept.into_iter().chain(given.laid(&hidden, &secret)?).collect();
         let patch = build_patch(&layer, &asked, change, how);
-        let version = seen.clone().or_else(|| layer.resource_version());
-        match service.patch_layer(may, Seen(version), patch, "change").await {
+        match layers.patch(id, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(written) => {
-                let mut kept = secrets_of(&written.spec.variables);
-                // A pod that is about to start may still mount those that were replaced.
-                kept.extend(secrets_of(&layer.spec.variables));
-                forget(&client, &written, &kept).await;
+                // Those that this update replaces stay until the next: a pod that is about to start may still mount them.
+                let mut old = replaced_before(&layer);
+                for used in [&written.spec.variables, &layer.spec.variables] {
+                    old = old.difference(&secrets_of(used)).cloned().collect();
+                }
+                forget(&client, &written, &old).await;
                 let generation = written.metadata.generation.unwrap_or(1);
                 return Ok(accepted(&written, Which::Update(generation)));
             }
-            Err(Refusal::Outdated(_)) if seen.is_none() => {}
-            Err(other) => return Err(other),
+            Err(kube::Error::Api(answer)) if answer.code == 409 => {}
+            Err(error) => return Err(Refusal::answered(&format!("change stack {id}"), error)),
         }
     }
     Err(Refusal::Conflict(format!("stack {id} was changed by others all the time; try again")))
 }
 
-/// A name that is not taken: two updates of one version never both succeed.
-fn suffix(version: &str) -> String {
-    let digest = api::text::Sha256::of(format!("{version} {}", Timestamp::now()).as_bytes());
-    digest.short().to_owned()
+/// The Secrets that the update before replaced.
+fn replaced_before(layer: &TerraformLayer) -> BTreeSet<String> {
+    let names = layer.annotations().get(annotation::STACK_SECRETS).map(String::as_str).unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// A value that stands in the layer cannot become sensitive without being sent again.
@@ -200,11 +207,17 @@ fn build_patch(layer: &TerraformLayer, asked: &[Variable], change: &Change, how:
         }
         labels.extend(wanted.clone());
     }
+    let needed = secrets_of(asked);
+    let before = layer.spec.variables.iter().filter(|variable| is_asked_for(layer, variable));
+    let before: Vec<Variable> = before.cloned().collect();
+    let replaced: Vec<String> = secrets_of(&before).difference(&needed).cloned().collect();
     json!({
         "metadata": {
+            "resourceVersion": layer.resource_version(),
             "labels": labels,
             "annotations": {
                 annotation::STACK_VARIABLES: names.join(","),
+                annotation::STACK_SECRETS: replaced.join(","),
                 // It is planned also where nothing is different: whoever sends it again wants it tried again.
                 annotation::SYNC: Timestamp::now().to_string(),
             },

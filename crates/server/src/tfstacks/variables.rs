@@ -9,7 +9,7 @@ use api::text::{DataKey, ObjectName, VariableName};
 use api::{TerraformLayer, label};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::Value;
 
@@ -200,28 +200,27 @@ pub(super) async fn keep(
     }
 }
 
-/// Deletes the stack's Secrets that nothing refers to any more. What cannot be deleted goes with the layer.
-pub(super) async fn forget(client: &Client, layer: &TerraformLayer, kept: &BTreeSet<String>) {
+/// Deletes Secrets of a stack that it no longer needs. One that is not its own stays, whatever names it; what cannot be deleted goes with
+/// the layer.
+pub(super) async fn forget(client: &Client, layer: &TerraformLayer, names: &BTreeSet<String>) {
     let namespace = layer.namespace().unwrap_or_default();
     let secrets = Api::<Secret>::namespaced(client.clone(), &namespace);
-    let ours = ListParams::default().labels(&format!("{}={}", label::LAYER, layer.name_any()));
-    let told = |error: &kube::Error| {
-        tracing::warn!(stack = layer.name_any(), %error, "an old Secret stays until the stack goes");
-    };
-    let found = match secrets.list_metadata(&ours).await {
-        Ok(found) => found,
-        Err(error) => return told(&error),
-    };
     let is_owned = |meta: &kube::core::ObjectMeta| {
         meta.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == layer.metadata.uid.as_ref())
     };
-    for old in found.items {
-        let name = old.name_any();
-        if is_owned(&old.metadata)
-            && !kept.contains(&name)
-            && let Err(error) = secrets.delete(&name, &DeleteParams::default()).await
-        {
-            told(&error);
+    for name in names {
+        let deleted = async {
+            let Some(found) = secrets.get_metadata_opt(name).await?.filter(|found| is_owned(&found.metadata))
+            else {
+                return Ok(());
+            };
+            let only = Preconditions { uid: found.uid(), resource_version: None };
+            let only = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+            secrets.delete(name, &only).await.map(drop)
+        };
+        if let Err(error) = deleted.await {
+            let error: kube::Error = error;
+            tracing::warn!(stack = layer.name_any(), secret = name, %error, "a Secret stays until its stack goes");
         }
     }
 }

@@ -67,11 +67,26 @@ impl State {
             Some(_) => Self::Deleting,
             None if !is_current => Self::Pending,
             None if is_true("Ready") => Self::Ready,
+            // Its Secret comes a moment after it, from whoever made it.
+            None if lacks(layer, &first_secret(&layer.name_any())) => Self::Pending,
             None if is_true("Stalled") => Self::Failed,
             None if is_true("Reconciling") => Self::Running,
             None => Self::Pending,
         }
     }
+}
+
+/// The Secret of what a stack is made with.
+pub(super) fn first_secret(id: &str) -> String {
+    format!("{id}-variables")
+}
+
+/// Whether this Secret is what a layer waits for.
+fn lacks(layer: &TerraformLayer, secret: &str) -> bool {
+    let Some(status) = &layer.status else { return false };
+    let ready = condition::find(&status.conditions, "Ready");
+    ready.is_some_and(|ready| ready.reason == "InputsMissing")
+        && status.why.as_ref().is_some_and(|why| why.contains(&format!("Secret {secret} does not exist")))
 }
 
 /// A stack in a list.

@@ -190,7 +190,7 @@ impl Service {
     }
 
     /// Changes a layer in the caller's name; only the version that was seen, where one is named.
-    pub(crate) async fn patch_layer(
+    async fn patch_layer(
         &self,
         may: &May<PatchLayer>,
         Seen(seen): Seen,

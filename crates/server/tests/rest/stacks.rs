@@ -63,11 +63,15 @@ async fn template(ground: &Ground, name: &str, more: Value, kind: &str) {
 
 /// As the controllers leave a stack that they have looked at.
 async fn looked_at(ground: &Ground, id: &str, kind: &str, why: &str) {
+    looked_at_because(ground, id, kind, why, "So").await;
+}
+
+async fn looked_at_because(ground: &Ground, id: &str, kind: &str, why: &str, reason: &str) {
     let layer = layers(ground).get(id).await.unwrap();
     let run = json!({ "name": format!("{id}-apply-1"), "action": "apply", "commit": "a".repeat(40),
                       "date": "2026-01-01T00:00:00Z", "result": "running" });
     let status = json!({
-        "why": why, "observedGeneration": layer.metadata.generation, "conditions": conditions(kind, "So"),
+        "why": why, "observedGeneration": layer.metadata.generation, "conditions": conditions(kind, reason),
         "lastSync": layer.annotations().get(annotation::SYNC), "lastRun": run, "latestRuns": [run],
     });
     let patch = Patch::Merge(json!({ "status": status }));
@@ -149,6 +153,13 @@ async fn a_request_tells_what_became_of_it() {
     looked_at(&ground, &id, "Reconciling", "applying").await;
     let running = request("create").await.with(200).json();
     assert_eq!((&running["state"], &running["run"]), (&json!("running"), &json!(format!("{id}-apply-1"))));
+    // The controllers may look before the Secret of its sensitive variables is there.
+    let early =
+        format!("Secret {id}-variables does not exist in this namespace; create it, and the layer goes on");
+    looked_at_because(&ground, &id, "Stalled", &early, "InputsMissing").await;
+    assert_eq!(request("create").await.json()["state"], "pending");
+    looked_at_because(&ground, &id, "Stalled", "Secret cloud does not exist", "InputsMissing").await;
+    assert_eq!(request("create").await.json()["state"], "failed");
     looked_at(&ground, &id, "Stalled", "the quota is used up").await;
     let failed = request("create").await.json();
     assert_eq!((&failed["state"], &failed["why"]), (&json!("failed"), &json!("the quota is used up")));
@@ -173,6 +184,7 @@ async fn a_request_tells_what_became_of_it() {
     looked_at(&ground, &id, "Ready", "in sync").await;
     let told = ground.call(Call::get(&place).bearer(&token)).await.with(200).json();
     assert_eq!(told["state"], "succeeded");
+    ground.call(patch(&json!({ "labels": { "no label": "x" } }))).await.with(422);
     // Sent again it is planned again, though nothing is different.
     let again = ground.call(patch(&larger)).await.with(202).json();
     assert_eq!(again["request"]["state"], "pending", "{again}");

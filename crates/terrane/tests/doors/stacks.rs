@@ -39,7 +39,7 @@ async fn stacks_are_made_changed_and_deleted_by_curl_alone() {
         .says(r#""machines":["db-1","db-2"]"#)
         .says(r#""password":{"value":"(sensitive value)","sensitive":true}"#)
         .says(r#"["web-1","web-2","web-3"]"#)
-        .says(r#"{"status":422,"errors":["count_of must be a number, and is text","nmae is no variable of the template's code; did you mean name?"]}"#)
+        .says(r#"{"status":422,"errors":["count_of must be a number, and is text","nam is no variable of the template's code; did you mean name?"]}"#)
         .says(r#""state":"ready","labels":{"tour":"web"}"#)
         .says("event: end")
         .says(": 404\n");
