@@ -110,6 +110,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         outputs: false,
         script: None,
         kept: None,
+        delete_workspace: false,
     })
 }
 

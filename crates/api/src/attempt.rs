@@ -64,6 +64,9 @@ pub struct Description {
     /// The apply that this run undoes: what that one was given counts, as it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
+    /// Once everything is destroyed, the workspace of the code's own backend goes too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delete_workspace: bool,
 }
 
 /// An attempt of an apply, and so the place of what it was given.

@@ -17,6 +17,7 @@ use crate::outputs::{OutputPlace, OutputTarget};
 use crate::overrides::{Allowed, RunnerOverride};
 use crate::repository::TerraformRepository;
 use crate::run::{Action, Mode, PlanSummary};
+use crate::template::{Declared, Template};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
 use crate::tool::Choice;
 
@@ -74,6 +75,18 @@ use crate::tool::Choice;
 #[x_kube(
     validation = Rule::new("!(has(self.terraform) && has(self.terraform.enabled) && self.terraform.enabled && has(self.opentofu) && has(self.opentofu.enabled) && self.opentofu.enabled)")
         .message("at most one of terraform and opentofu can be enabled")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.template) == has(oldSelf.template)")
+        .message("a layer cannot become a template, nor a template a layer; make another")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.template) || !(has(self.workspace) || has(self.writeOutputsTo) || has(self.deleteWorkspace))")
+        .message("a template has no workspace and no outputs of its own: each of its stacks has")
+)]
+#[x_kube(
+    validation = Rule::new("!(has(self.deleteWorkspace) && self.deleteWorkspace) || (has(self.workspace) && self.workspace != 'default')")
+        .message("deleteWorkspace needs a workspace other than default, which no tool deletes")
 )]
 pub struct TerraformLayerSpec {
     /// The repository that holds the code, in the layer's own namespace.
@@ -151,6 +164,12 @@ pub struct TerraformLayerSpec {
     /// What becomes of the infrastructure when the layer is deleted. Default: `Orphan`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<DeletionPolicy>,
+    /// Delete the workspace too once the infrastructure is destroyed, where the code's own backend keeps it. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub delete_workspace: bool,
+    /// Nothing of this layer is planned or applied: it is copied for each stack that is made from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Template>,
     /// Start nothing for this layer until this is false again. What already runs goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspend: bool,
@@ -369,6 +388,10 @@ pub struct TerraformLayerStatus {
     /// Tells the script that was last run to its end, with its code and what it was given, from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,
+    /// Of a template: the variables that its code declares at the relevant commit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 512))]
+    pub declared: Vec<Declared>,
     /// What hooks printed for it, by the name that they give; newer ones replace older ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::hooks::outputs_schema")]

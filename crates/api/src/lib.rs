@@ -20,6 +20,7 @@ pub mod run;
 pub mod service;
 pub mod similar;
 pub mod snapshot;
+pub mod template;
 pub mod text;
 pub mod tool;
 
@@ -61,6 +62,8 @@ pub mod label {
     pub const RUN_UID: &str = "terrane.dev/run-uid";
     pub const ATTEMPT: &str = "terrane.dev/attempt";
     pub const ACTION: &str = "terrane.dev/action";
+    /// On a layer that is a stack: the template that it was made from.
+    pub const STACK_TEMPLATE: &str = "terrane.dev/stack-template";
 }
 
 /// On every layer from before its first run until its runs have ended and, where it says so, its infrastructure is destroyed.
@@ -80,6 +83,12 @@ pub mod annotation {
     /// On a Secret or ConfigMap with outputs of a layer: the keys that the layer wrote there, with commas between them. All others are
     /// somebody else's.
     pub const OUTPUT_KEYS: &str = "terrane.dev/output-keys";
+    /// On a layer that is a stack: what tells the request that made it from others. Values of sensitive variables are no part of it.
+    pub const STACK_REQUEST: &str = "terrane.dev/stack-request";
+    /// On a layer that is a stack: the variables that were asked for, with commas between them; the others are its template's.
+    pub const STACK_VARIABLES: &str = "terrane.dev/stack-variables";
+    /// On a layer that is a stack: the Secrets that its last update replaced, with commas between them. The next one deletes them.
+    pub const STACK_SECRETS: &str = "terrane.dev/stack-secrets";
     /// On a run: any value cancels it. On a layer: the name of the run that is canceled.
     pub const CANCEL: &str = "terrane.dev/cancel";
 }

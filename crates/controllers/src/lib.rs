@@ -58,7 +58,7 @@ pub use references::References;
 pub use scope::Namespaces;
 pub use sizes::Sizes;
 pub use source::{Branch, Desk, Place, Reader, Waiting};
-pub use sources::Interest;
+pub use sources::{Interest, Module};
 pub use turn::Turns;
 
 /// What every reconcile can reach.

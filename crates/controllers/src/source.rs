@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::template::Declared;
 use api::text::{CommitId, GitUrl, RefName, Sha256};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use engine::Read;
@@ -14,7 +15,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use sources::{Git, Interest, Relevance, Source};
+use sources::{Git, Interest, Module, Relevance, Source};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +73,8 @@ enum Question {
     Relevant { branch: Branch, head: CommitId, interest: Interest },
     /// Where are the files of this commit?
     Bundle { place: Place, commit: CommitId },
+    /// Which variables does a module declare?
+    Declared { place: Place, commit: CommitId, module: Module },
 }
 
 impl Question {
@@ -79,7 +82,8 @@ impl Question {
         match self {
             Self::Heads(place)
             | Self::Relevant { branch: Branch { place, .. }, .. }
-            | Self::Bundle { place, .. } => place,
+            | Self::Bundle { place, .. }
+            | Self::Declared { place, .. } => place,
         }
     }
 }
@@ -89,6 +93,7 @@ enum Answer {
     Heads(Look),
     Relevant(CommitId),
     Bundle(Sha256),
+    Declared(Vec<Declared>),
     /// In words for the status, and until when nobody asks again.
     Failed {
         why: String,
@@ -136,6 +141,12 @@ pub trait Reader: Send + Sync + std::fmt::Debug {
     ) -> BoxFuture<'a, Result<CommitId, String>>;
     /// Puts the files of a commit into the datastore.
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>>;
+    fn declared<'a>(
+        &'a self,
+        place: &'a Place,
+        commit: &'a CommitId,
+        module: &'a Module,
+    ) -> BoxFuture<'a, Result<Vec<Declared>, String>>;
 }
 
 /// The remote itself, by the `git` command.
@@ -238,7 +249,10 @@ impl Desk {
             Some(finding) => {
                 let look = match &finding.answer {
                     Some(Answer::Heads(look)) => Some(look.clone()),
-                    Some(Answer::Relevant(_) | Answer::Bundle(_) | Answer::Failed { .. }) | None => None,
+                    Some(
+                        Answer::Relevant(_) | Answer::Bundle(_) | Answer::Declared(_) | Answer::Failed { .. },
+                    )
+                    | None => None,
                 };
                 (look, finding.asked)
             }
@@ -268,7 +282,7 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Relevant(commit)) => Read::Present(Ok(commit)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Bundle(_)) | None => Read::Unknown,
+            Some(Answer::Heads(_) | Answer::Bundle(_) | Answer::Declared(_)) | None => Read::Unknown,
         }
     }
 
@@ -283,7 +297,23 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Bundle(sha256)) => Read::Present(Ok(sha256)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Relevant(_)) | None => Read::Unknown,
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Declared(_)) | None => Read::Unknown,
+        }
+    }
+
+    /// The variables that a module declares. Unknown until they were read; whoever waits is told.
+    pub(crate) fn declared(
+        &self,
+        place: &Place,
+        commit: &CommitId,
+        module: Module,
+        waiting: Waiting,
+    ) -> Read<Result<Vec<Declared>, String>> {
+        let question = Question::Declared { place: place.clone(), commit: commit.clone(), module };
+        match self.find(question, waiting) {
+            Some(Answer::Declared(variables)) => Read::Present(Ok(variables)),
+            Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_)) | None => Read::Unknown,
         }
     }
 
@@ -297,7 +327,7 @@ impl Desk {
         let stale = match &finding.answer {
             None => true,
             Some(Answer::Failed { until, .. }) => *until <= (self.now)(),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_)) => false,
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_) | Answer::Declared(_)) => false,
         };
         if stale {
             finding.waiting.insert(waiting);
@@ -353,6 +383,9 @@ impl Desk {
                 self.reader.relevant(branch, head, interest).await.map(Answer::Relevant)
             }
             Question::Bundle { place, commit } => self.reader.bundle(place, commit).await.map(Answer::Bundle),
+            Question::Declared { place, commit, module } => {
+                self.reader.declared(place, commit, module).await.map(Answer::Declared)
+            }
         };
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
     }
@@ -491,6 +524,25 @@ impl Reader for Remote {
             let sha256 = bundle.sha256().clone();
             self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
             Ok(sha256)
+        })
+    }
+
+    fn declared<'a>(
+        &'a self,
+        place: &'a Place,
+        commit: &'a CommitId,
+        module: &'a Module,
+    ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
+            let found = self.git.declared(&mirror, commit, module).await.map_err(|e| e.to_string())?;
+            found.ok_or_else(|| {
+                format!(
+                    "{} is a unit of Terragrunt, whose variables cannot be read from outside; name the module itself",
+                    module.path
+                )
+            })
         })
     }
 }

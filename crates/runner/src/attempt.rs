@@ -131,6 +131,7 @@ impl Work<'_> {
                 self.change(&ready, &plan, script.as_ref(), &mut outputs).await?
             }
         };
+        self.leave_workspace(&ready, script.as_ref(), &ending).await?;
         Ok(Ending { script: script.map(|script| script.digest), hook_outputs: outputs, ..ending })
     }
 
@@ -161,6 +162,21 @@ impl Work<'_> {
         self.hooks(after, ready, outputs).await?;
         self.keep_outputs(ready).await;
         Ok(ending)
+    }
+
+    /// Deletes the workspace that held what is now destroyed, where the layer wants that: after the apply, or after a plan that found
+    /// nothing to destroy. A script leaves behind what only it knows of.
+    async fn leave_workspace(&self, ready: &Ready, script: Option<&Script>, ending: &Ending) -> Step<()> {
+        let workspace = self.description.workspace.as_str();
+        let is_wanted = self.description.delete_workspace && script.is_none() && workspace != "default";
+        let is_empty = ending.plan.as_ref().is_none_or(|plan| !plan.summary.has_changes());
+        if !is_wanted || !is_empty || ready.keeps_state_here {
+            return Ok(());
+        }
+        self.check_wish()?;
+        let report =
+            ready.tool.workspace_delete(workspace, &ready.dir, &ready.surroundings, &mut self.to_log()).await;
+        self.expect_success(report, "workspace delete", ready)
     }
 
     pub(crate) fn check_wish(&self) -> Step<()> {

@@ -15,6 +15,7 @@ mod person;
 mod recent;
 mod refusal;
 mod swagger;
+mod tfstacks;
 mod v1;
 mod views;
 
@@ -145,6 +146,19 @@ fn described() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(v1::repositories::one))
         .routes(routes!(v1::queue::list))
         .routes(routes!(v1::events::list))
+        .routes(routes!(tfstacks::stacks::list, tfstacks::create::create))
+        .routes(routes!(tfstacks::templates::list))
+        .routes(routes!(
+            tfstacks::stacks::one,
+            tfstacks::update::replace,
+            tfstacks::update::merge,
+            tfstacks::stacks::delete
+        ))
+        .routes(routes!(tfstacks::requests::one))
+        .routes(routes!(tfstacks::stacks::cancel))
+        .routes(routes!(tfstacks::parts::logs))
+        .routes(routes!(tfstacks::parts::log_events))
+        .routes(routes!(tfstacks::parts::outputs))
         .layer(DefaultBodyLimit::max(BODY_LIMIT));
     // A state is streamed on to the datastore, which has a limit of its own.
     let states = OpenApiRouter::new()

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use api::service::subresource::{LOG, OUTPUTS, PLAN, STATE};
 use api::text::ObjectName;
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{FromRequestParts, Query, RawPathParams};
 use axum::http::request::Parts;
+use serde::Deserialize;
 
 use crate::person::{Person, Right};
 use crate::{Refusal, Service};
@@ -36,6 +37,8 @@ acts! {
     GetLayer: "get" "terraformlayers";
     /// Ask for a plan, suspend, resume, cancel.
     PatchLayer: "patch" "terraformlayers";
+    CreateLayer: "create" "terraformlayers";
+    DeleteLayer: "delete" "terraformlayers";
     GetOutputs: "get" "terraformlayers" / OUTPUTS;
     GetState: "get" "terraformlayers" / STATE;
     UpdateState: "update" "terraformlayers" / STATE;
@@ -61,8 +64,13 @@ impl<A: Act> FromRequestParts<Arc<Service>> for May<A> {
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Refusal> {
         let person = service.person(parts).await?;
-        let (namespace, name) =
-            (named(parts, service, "namespace").await?, named(parts, service, "name").await?);
+        let (namespace, name) = place(parts, service).await?;
+        Self::of(service, person, namespace, name).await
+    }
+}
+
+impl<A: Act> May<A> {
+    async fn of(service: &Service, person: Person, namespace: String, name: String) -> Result<Self, Refusal> {
         let right = Right {
             verb: A::VERB,
             resource: A::RESOURCE,
@@ -74,17 +82,44 @@ impl<A: Act> FromRequestParts<Arc<Service>> for May<A> {
         service.check(&person, right).await?;
         Ok(Self { person, namespace, name, act: PhantomData })
     }
+
+    /// Proof that the same caller may do something to another object of the namespace.
+    pub(crate) async fn also<B: Act>(&self, service: &Service, name: &str) -> Result<May<B>, Refusal> {
+        May::of(service, self.person.clone(), self.namespace.clone(), name.to_owned()).await
+    }
 }
 
-/// A part of the path that can name an object. What cannot names nothing that is there.
-async fn named(parts: &mut Parts, service: &Arc<Service>, key: &str) -> Result<String, Refusal> {
+/// The namespace of paths that have none.
+pub(crate) const USUAL_NAMESPACE: &str = "default";
+
+/// Where a stack is, whose path has no namespace.
+#[derive(Debug, Deserialize)]
+struct Within {
+    namespace: Option<String>,
+}
+
+/// The object that the path names: by namespace and name; or, of a stack, by its id and the namespace of the query. Whoever makes
+/// something names none. What cannot be a name names nothing that is there.
+async fn place(parts: &mut Parts, service: &Arc<Service>) -> Result<(String, String), Refusal> {
     let nothing = |_| Refusal::NotFound("the path names nothing that can be there".to_owned());
     let params = RawPathParams::from_request_parts(parts, service).await.map_err(nothing)?;
-    let value = params.iter().find(|(found, _)| *found == key).map(|(_, value)| value.to_owned());
-    let value = value.unwrap_or_default();
-    ObjectName::new(&*value)
-        .map(|_| value)
-        .map_err(|error| Refusal::NotFound(format!("no {key} can be called so: {error}")))
+    let found =
+        |keys: &[&str]| params.iter().find(|(key, _)| keys.contains(key)).map(|(_, value)| value.to_owned());
+    let checked = |what: &str, value: String| {
+        ObjectName::new(&*value)
+            .map(|_| value)
+            .map_err(|error| Refusal::NotFound(format!("no {what} can be called so: {error}")))
+    };
+    let namespace = match found(&["namespace"]) {
+        Some(namespace) => namespace,
+        None => {
+            let Query(within) = Query::<Within>::try_from_uri(&parts.uri)?;
+            within.namespace.unwrap_or_else(|| USUAL_NAMESPACE.to_owned())
+        }
+    };
+    let namespace = checked("namespace", namespace)?;
+    let name = found(&["name", "id"]).map(|name| checked("name", name)).transpose()?;
+    Ok((namespace, name.unwrap_or_default()))
 }
 
 /// The caller is somebody, which is all that is asked here: what they are shown is filtered by their rights.

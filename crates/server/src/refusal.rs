@@ -17,6 +17,18 @@ pub struct Problem {
     pub status: u16,
     /// What happened, to which object, and what to do next.
     pub detail: String,
+    /// What of the body cannot be, each by itself, where there is more to say than one sentence.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<Fault>,
+}
+
+/// One thing of a body that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Fault {
+    /// Where it stands in the body, as a JSON pointer.
+    pub pointer: String,
+    /// What is wrong there.
+    pub detail: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +55,9 @@ pub enum Refusal {
     /// The body is what it says it is, and asks for what cannot be.
     #[error("{0}")]
     Invalid(String),
+    /// The same, with everything that cannot be.
+    #[error("{message}")]
+    Faulty { message: String, faults: Vec<Fault> },
     #[error("{0}")]
     TooSlow(String),
     #[error("{message}")]
@@ -86,7 +101,7 @@ impl Refusal {
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::WrongType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Invalid(_) | Self::Faulty { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooOften { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -133,6 +148,10 @@ impl IntoResponse for Refusal {
             title: status.canonical_reason().unwrap_or_default().to_owned(),
             status: status.as_u16(),
             detail: self.to_string(),
+            errors: match &self {
+                Self::Faulty { faults, .. } => faults.clone(),
+                _ => Vec::new(),
+            },
         };
         let mut response = (status, axum::Json(problem)).into_response();
         let headers = response.headers_mut();

@@ -2,6 +2,7 @@
 //! Values of variables and of hooks' outputs are in none of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::condition;
 use api::layer::{LayerState, PlanRef, RunRef};
@@ -16,6 +17,7 @@ use utoipa::ToSchema;
 
 use crate::cache::Viewed;
 use crate::paging::Ordered;
+use crate::tfstacks::views::{StackSummary, Template};
 
 /// A word of an enum as the resource spells it.
 fn word<T: Serialize>(value: T) -> String {
@@ -29,7 +31,7 @@ fn moment(time: &Time) -> String {
     time.0.to_string()
 }
 
-fn created(object: &impl ResourceExt) -> Option<String> {
+pub(crate) fn created(object: &impl ResourceExt) -> Option<String> {
     object.creation_timestamp().as_ref().map(moment)
 }
 
@@ -104,7 +106,7 @@ impl From<&PlanRef> for Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunLine {
-    name: String,
+    pub(crate) name: String,
     action: String,
     mode: String,
     commit: String,
@@ -160,6 +162,12 @@ pub(crate) struct LayerSummary {
     pub(crate) last_run: Option<RunLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created_at: Option<String>,
+    /// Where it is a stack.
+    #[serde(skip)]
+    pub(crate) stack: Option<Arc<StackSummary>>,
+    /// Where it is a template.
+    #[serde(skip)]
+    pub(crate) template: Option<Arc<Template>>,
 }
 
 impl From<&TerraformLayer> for LayerSummary {
@@ -184,6 +192,8 @@ impl From<&TerraformLayer> for LayerSummary {
             commit: status.revision.short.clone(),
             last_run: status.last_run.as_ref().map(RunLine::from),
             created_at: created(layer),
+            stack: StackSummary::of(layer).map(Arc::new),
+            template: Template::of(layer).map(Arc::new),
         }
     }
 }

@@ -16,10 +16,33 @@ pub struct Outline {
     /// `required_version` of each `terraform` block.
     pub required_versions: Vec<String>,
     pub backend: Option<Backend>,
+    /// Each `variable` block, as far as it could be read.
+    pub variables: Vec<Variable>,
     /// `terragrunt_version_constraint` of a Terragrunt file.
     pub terragrunt_version: Option<String>,
     /// `terraform_version_constraint` of a Terragrunt file: about the tool that Terragrunt runs.
     pub terraform_version: Option<String>,
+}
+
+/// What a `variable` block says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variable {
+    pub name: String,
+    /// The type as written.
+    pub kind: Option<String>,
+    pub description: Option<String>,
+    pub has_default: bool,
+    pub sensitive: Option<bool>,
+}
+
+impl Variable {
+    /// A block of the same name in another file, such as an override: what either says counts.
+    pub fn merge(&mut self, other: Variable) {
+        self.kind = other.kind.or(self.kind.take());
+        self.description = other.description.or(self.description.take());
+        self.has_default |= other.has_default;
+        self.sensitive = other.sensitive.or(self.sensitive);
+    }
 }
 
 /// Where the code itself says its state lives.
@@ -41,9 +64,22 @@ pub fn outline(file_name: &str, content: &[u8]) -> Outline {
     if file_name.ends_with(".json") { outline_json(content) } else { Scanner::new(content).run() }
 }
 
+/// The variables that a `.tfvars` or `.tfvars.json` file gives a value to.
+pub fn assigned(file_name: &str, content: &[u8]) -> Vec<String> {
+    let content = content.get(..FILE_LIMIT).unwrap_or(content);
+    if file_name.ends_with(".json") {
+        let root = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(content);
+        return root.map(|root| root.keys().cloned().collect()).unwrap_or_default();
+    }
+    let mut scanner = Scanner::new(content);
+    scanner.scan();
+    scanner.assigned
+}
+
 impl Outline {
     pub fn merge(&mut self, other: Outline) {
         self.module_sources.extend(other.module_sources);
+        self.variables.extend(other.variables);
         self.required_versions.extend(other.required_versions);
         self.backend = other.backend.or(self.backend.take());
         self.terragrunt_version = other.terragrunt_version.or(self.terragrunt_version.take());
@@ -51,6 +87,12 @@ impl Outline {
     }
 
     fn block_opened(&mut self, stack: &[Vec<String>]) {
+        if let [header] = stack
+            && let [kind, name] = header.as_slice()
+            && kind == "variable"
+        {
+            self.variables.push(Variable { name: name.clone(), ..Variable::default() });
+        }
         if let [terraform, inner] = stack
             && names(terraform).eq(["terraform"])
         {
@@ -62,7 +104,27 @@ impl Outline {
         }
     }
 
-    fn attribute(&mut self, stack: &[Vec<String>], name: &str, literal: Option<String>) {
+    fn attribute(&mut self, stack: &[Vec<String>], name: &str, literal: Option<String>, written: &[u8]) {
+        if let [header] = stack
+            && let [kind, _] = header.as_slice()
+            && kind == "variable"
+            && let Some(variable) = self.variables.last_mut()
+        {
+            let written = String::from_utf8_lossy(written);
+            let told = || match written.trim() {
+                "true" => Some(true),
+                "false" => Some(false),
+                _ => None,
+            };
+            match name {
+                "type" => variable.kind = Some(written.trim().to_owned()),
+                "description" => variable.description = literal,
+                "default" => variable.has_default = true,
+                "sensitive" => variable.sensitive = told(),
+                _ => {}
+            }
+            return;
+        }
         let Some(literal) = literal else { return };
         let block = match stack {
             [] => None,
@@ -89,12 +151,14 @@ pub(crate) struct Scanner<'a> {
     /// Headers of the blocks that are open, outermost first.
     stack: Vec<Vec<String>>,
     found: Outline,
+    /// Names of attributes outside of all blocks.
+    assigned: Vec<String>,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(input: &'a [u8]) -> Self {
         let input = input.get(..FILE_LIMIT).unwrap_or(input);
-        Self { input, at: 0, stack: Vec::new(), found: Outline::default() }
+        Self { input, at: 0, stack: Vec::new(), found: Outline::default(), assigned: Vec::new() }
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {
@@ -113,8 +177,13 @@ impl<'a> Scanner<'a> {
         self.rest().starts_with(prefix)
     }
 
-    /// Each turn consumes at least one byte, so the whole scan is linear in the input.
     fn run(mut self) -> Outline {
+        self.scan();
+        self.found
+    }
+
+    /// Each turn consumes at least one byte, so the whole scan is linear in the input.
+    fn scan(&mut self) {
         if self.starts_with(b"\xef\xbb\xbf") {
             self.at += 3;
         }
@@ -135,7 +204,6 @@ impl<'a> Scanner<'a> {
                 break;
             }
         }
-        self.found
     }
 
     /// An identifier at the start of a statement: an attribute, or the header of a block.
@@ -146,9 +214,14 @@ impl<'a> Scanner<'a> {
             match self.peek() {
                 Some(b'=') => {
                     self.at += 1;
-                    let literal = self.expression();
+                    let start = self.at;
+                    let (literal, end) = self.expression();
                     if let [name] = header.as_slice() {
-                        self.found.attribute(&self.stack, name, literal);
+                        let written = self.input.get(start..end).unwrap_or_default();
+                        self.found.attribute(&self.stack, name, literal, written);
+                        if self.stack.is_empty() {
+                            self.assigned.push(name.clone());
+                        }
                     }
                     return;
                 }
@@ -213,9 +286,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes an expression up to the newline or the closing brace that ends it; returns its value when it is one
-    /// plain string.
-    fn expression(&mut self) -> Option<String> {
+    /// plain string, and where its last token ends.
+    fn expression(&mut self) -> (Option<String>, usize) {
         let mut literal = None;
+        let mut end = self.at;
         let mut tokens = 0usize;
         let mut depth = 0usize;
         while let Some(byte) = self.peek() {
@@ -226,6 +300,10 @@ impl<'a> Scanner<'a> {
             match byte {
                 b'\n' if depth == 0 => break,
                 b'}' | b')' | b']' if depth == 0 => break,
+                b' ' | b'\t' | b'\r' | b'\n' => {
+                    self.at += 1;
+                    continue;
+                }
                 b'(' | b'[' | b'{' => {
                     depth += 1;
                     tokens += 1;
@@ -235,7 +313,6 @@ impl<'a> Scanner<'a> {
                     depth -= 1;
                     self.at += 1;
                 }
-                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
                 b'"' => {
                     tokens += 1;
                     literal = self.string();
@@ -245,8 +322,9 @@ impl<'a> Scanner<'a> {
                     self.at += 1;
                 }
             }
+            end = self.at;
         }
-        literal.filter(|_| tokens == 1)
+        (literal.filter(|_| tokens == 1), end)
     }
 
     /// Consumes a quoted string, templates inside it included; returns its text when it has no template.
@@ -368,6 +446,20 @@ fn outline_json(content: &[u8]) -> Outline {
             found.module_sources.extend(module.get("source").and_then(Value::as_str).map(str::to_owned));
         }
     }
+    for variables in objects(root.get("variable")) {
+        for (name, blocks) in variables {
+            for block in objects(Some(blocks)) {
+                let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
+                found.variables.push(Variable {
+                    name: name.clone(),
+                    kind: text("type"),
+                    description: text("description"),
+                    has_default: block.contains_key("default"),
+                    sensitive: block.get("sensitive").and_then(Value::as_bool),
+                });
+            }
+        }
+    }
     for terraform in objects(root.get("terraform")) {
         found
             .required_versions
@@ -451,6 +543,59 @@ mod tests {
     }
 
     #[test]
+    fn finds_variables_and_what_is_said_of_them() {
+        let text = br#"
+            variable "plain" {}
+            variable "name" { type = string }
+            variable size {
+              description = "How many { there are }"
+              type        = number   # whole ones
+              default     = 3
+              validation {
+                condition     = var.size > 0
+                error_message = "type = none"
+              }
+            }
+            variable "disks" {
+              type = list(object({
+                size = number // GB
+              }))
+              default   = []
+              nullable  = false
+            }
+            variable "password" {
+              type      = string
+              sensitive = true
+            }
+            locals { variable = "no" }
+        "#;
+        let found = outline("variables.tf", text).variables;
+        let names: Vec<&str> = found.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["plain", "name", "size", "disks", "password"]);
+        let of = |name: &str| found.iter().find(|one| one.name == name).cloned().unwrap_or_default();
+        assert_eq!(of("plain"), Variable { name: "plain".to_owned(), ..Variable::default() });
+        assert_eq!(of("name").kind.as_deref(), Some("string"));
+        assert_eq!((of("size").kind.as_deref(), of("size").has_default), (Some("number"), true));
+        assert_eq!(of("size").description.as_deref(), Some("How many { there are }"));
+        assert!(
+            of("disks").kind.is_some_and(|kind| kind.starts_with("list(object({") && kind.ends_with("))"))
+        );
+        assert_eq!((of("disks").sensitive, of("password").sensitive), (None, Some(true)));
+
+        let json = br#"{"variable": {"a": {"type": "number", "default": null}, "b": [{"sensitive": true}]}}"#;
+        let found = outline("variables.tf.json", json).variables;
+        assert_eq!((found.len(), found.iter().filter(|one| one.has_default).count()), (2, 1));
+    }
+
+    #[test]
+    fn finds_what_a_file_of_variables_gives_values_to() {
+        let text = b"a = 1\nb = { c = \"x\", d = [\n1,\n2] }\n# e = 2\nf = <<EOT\ng = 1\nEOT\nh = \"i\"\n";
+        assert_eq!(assigned("terraform.tfvars", text), ["a", "b", "f", "h"]);
+        assert_eq!(assigned("x.auto.tfvars.json", br#"{"a": {"b": 1}, "c": 2}"#), ["a", "c"]);
+        assert!(assigned("x.tfvars.json", b"[").is_empty());
+    }
+
+    #[test]
     fn a_cloud_block_is_a_backend() {
         assert_eq!(outline("x.tf", b"terraform {\n cloud {}\n}").backend, Some(Backend::Cloud));
     }
@@ -463,7 +608,9 @@ mod tests {
 
     /// Nothing is found twice or made up: all that was found takes no more room than the text, of which a broken letter becomes three.
     fn is_said(found: &Outline, text: &[u8]) -> bool {
-        let texts = found.module_sources.iter().chain(&found.required_versions);
+        let names = found.variables.iter().map(|variable| &variable.name);
+        let kinds = found.variables.iter().filter_map(|variable| variable.kind.as_ref());
+        let texts = found.module_sources.iter().chain(&found.required_versions).chain(names).chain(kinds);
         texts.map(String::len).sum::<usize>() <= 3 * text.len()
     }
 

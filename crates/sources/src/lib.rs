@@ -4,6 +4,7 @@
 
 mod bundle;
 mod credentials;
+mod declared;
 mod error;
 mod footprint;
 mod git;
@@ -21,6 +22,7 @@ pub mod terragrunt;
 
 pub use bundle::Bundle;
 pub use credentials::{Credentials, InvalidSecret, Login};
+pub use declared::Module;
 pub use error::{Class, Error};
 pub use git::{Git, GitOptions, Mirror};
 pub use limits::Limits;

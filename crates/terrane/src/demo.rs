@@ -1,6 +1,6 @@
 //! The demo: a Git repository made on the spot, and the objects that follow it. It is the first thing a newcomer sees, so every
 //! layer shows something else: applied by itself, with a shared module, waiting for a person, failing in a way worth looking at,
-//! drifting. All of it is in `examples/demo`; here is only how it comes to this machine.
+//! drifting, or only copied for stacks. All of it is in `examples/demo`; here is only how it comes to this machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ const FILES: &[(&str, &str)] = &[
     example!("database/main.tf"),
     example!("broken/main.tf"),
     example!("motd/main.tf"),
+    example!("machine/main.tf"),
 ];
 
 const MANIFESTS: &str = include_str!("../../../examples/demo/terrane.yaml");
@@ -44,7 +45,8 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn layers(&self) -> usize {
-        self.manifests.iter().filter(|manifest| is_layer(manifest)).count()
+        let is_template = |manifest: &Value| manifest.pointer("/spec/template").is_some();
+        self.manifests.iter().filter(|manifest| is_layer(manifest) && !is_template(manifest)).count()
     }
 }
 
@@ -159,7 +161,7 @@ mod tests {
     fn every_layer_of_the_manifests_has_its_files() {
         let manifests = manifests().unwrap();
         let layers: Vec<&Value> = manifests.iter().filter(|manifest| is_layer(manifest)).collect();
-        assert_eq!((manifests.len(), layers.len()), (6, 5));
+        assert_eq!((manifests.len(), layers.len()), (7, 6));
         for layer in layers {
             let layer: TerraformLayer = serde_json::from_value(layer.clone()).unwrap();
             let file = format!("{}/main.tf", layer.spec.path.trimmed());

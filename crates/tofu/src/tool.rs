@@ -222,6 +222,24 @@ impl Tool {
         self.command(["workspace", "new", "-no-color"], [name], dir, surroundings, lines).await
     }
 
+    /// Deletes a workspace, which cannot be the selected one. The tool does so under the state's lock and only where it holds nothing.
+    pub async fn workspace_delete(
+        &self,
+        name: &str,
+        dir: &Path,
+        surroundings: &Surroundings,
+        lines: Lines<'_>,
+    ) -> Result<Report, Error> {
+        let default = OsStr::new("default");
+        let left =
+            self.command(["workspace", "select", "-no-color"], [default], dir, surroundings, lines).await?;
+        if !left.succeeded() {
+            return Ok(left);
+        }
+        let name = OsStr::new(name);
+        self.command(["workspace", "delete", "-no-color"], [name], dir, surroundings, lines).await
+    }
+
     /// Plans into a file, without the state's lock: a killed plan leaves none behind, and staleness is checked later.
     pub async fn plan(
         &self,

@@ -5,6 +5,7 @@ mod act;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::template::Declared;
 use api::text::{PathGlob, Sha256};
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use engine::layer::{Observed, Refusal, Source, bytes_kept, decide, gives_outputs};
@@ -13,7 +14,7 @@ use engine::{Read, Wake};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use sources::Interest;
+use sources::{Interest, Module};
 
 use self::act::Acted;
 use crate::error::{Error, doing};
@@ -39,6 +40,7 @@ pub(crate) async fn reconcile(
     context.references.follow(&layer, repository.as_ref());
     let source = observe_source(&layer, repository.as_ref(), &context);
     let inputs = inputs::observe(&layer, repository.as_ref(), &context).await?;
+    let declared = observe_declared(&layer, repository.as_ref(), &source, &context);
     // Before the runs: whoever had a word on a plan saw it, so its run is seen too, unless it is gone.
     let approvals = observe_approvals(&layer, &namespace, &context).await?;
     let runs = observe_runs(&layer, &namespace, &context).await?;
@@ -46,7 +48,8 @@ pub(crate) async fn reconcile(
         Some(_) => context.sizes.observe(&layer, &runs, &context.datastore).await,
         None => BTreeMap::new(),
     };
-    let seen = Seen { now: (context.now)(), repository, source, inputs, runs, approvals, sizes };
+    let now = (context.now)();
+    let seen = Seen { now, repository, source, declared, inputs, runs, approvals, sizes };
     let unknown = Outcome { places: recorded(&layer), standing: Standing::Unknown };
     let giver = gives_outputs(&seen.view(&layer, &unknown, None, &context));
     // Trouble with the objects of others is no reason to leave the layer alone.
@@ -73,6 +76,7 @@ struct Seen {
     now: Timestamp,
     repository: Option<TerraformRepository>,
     source: Read<Result<Source, String>>,
+    declared: Read<Result<Vec<Declared>, String>>,
     inputs: Read<Result<Option<Sha256>, String>>,
     runs: Vec<TerraformRun>,
     approvals: Vec<TerraformApproval>,
@@ -92,6 +96,7 @@ impl Seen {
             layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
             source: self.source.clone(),
+            declared: &self.declared,
             inputs: self.inputs.clone(),
             runs: &self.runs,
             approvals: &self.approvals,
@@ -141,6 +146,22 @@ fn observe_source(
         Read::Absent => Read::Absent,
         Read::Unknown => Read::Unknown,
     }
+}
+
+/// The variables that a template's code declares at its relevant commit; nobody asks that of another layer.
+fn observe_declared(
+    layer: &TerraformLayer,
+    repository: Option<&TerraformRepository>,
+    source: &Read<Result<Source, String>>,
+    context: &Context,
+) -> Read<Result<Vec<Declared>, String>> {
+    let (Some(_), Some(repository), Read::Present(Ok(source))) = (&layer.spec.template, repository, source)
+    else {
+        return Read::Absent;
+    };
+    let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
+    let module = Module { path: layer.spec.path.clone(), variable_files: layer.spec.variable_files.clone() };
+    context.desk.declared(&Place::of(repository), &source.relevant, module, waiting)
 }
 
 /// The runs of this incarnation of the layer. O(runs kept for the layer) here; the API looks through the runs of the namespace.

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::run::RunState;
+use api::template::Declared;
 use api::text::{CommitId, Sha256};
 use api::{TerraformLayer, TerraformRun, annotation};
 use axum::Router;
-use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Place, Reader};
+use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Module, Place, Reader};
 use datastore::client::TokenSource;
 use datastore::service::Keyring;
 use embedded::auth::{Authorizer, Identity, as_identity};
@@ -581,5 +582,14 @@ impl Reader for Code {
             self.datastore.bundle_put(&sha256, &self.file).await.map_err(|error| error.to_string())?;
             Ok(sha256)
         })
+    }
+
+    fn declared<'a>(
+        &'a self,
+        _: &'a Place,
+        _: &'a CommitId,
+        _: &'a Module,
+    ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }

@@ -6,9 +6,10 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::template::Declared;
 use api::text::{CommitId, Sha256};
 use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, label};
-use controllers::{Branch, Context, Desk, Election, Interest, Place, Reader, Turns};
+use controllers::{Branch, Context, Desk, Election, Interest, Module, Place, Reader, Turns};
 use datastore::client::TokenSource;
 use datastore::service::Keyring;
 use embedded::auth::Identity;
@@ -254,6 +255,15 @@ impl Reader for Code {
             self.datastore.bundle_put(&sha256, &self.file).await.map_err(|error| error.to_string())?;
             Ok(sha256)
         })
+    }
+
+    fn declared<'a>(
+        &'a self,
+        _: &'a Place,
+        _: &'a CommitId,
+        _: &'a Module,
+    ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }
 

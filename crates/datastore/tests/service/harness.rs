@@ -209,6 +209,7 @@ pub(crate) fn description(
         outputs: false,
         script: None,
         kept: None,
+        delete_workspace: false,
     }
 }
 

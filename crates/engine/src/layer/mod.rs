@@ -18,6 +18,7 @@ mod remedy;
 mod retention;
 mod runs;
 mod status;
+mod template;
 mod undone;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use api::layer::LayerState;
 use api::run::{Trigger, TriggerKind};
+use api::template::Declared;
 use api::text::{CommitId, Sha256, Workspace};
 use api::{
     LAYER_FINALIZER, TerraformApproval, TerraformLayer, TerraformLayerStatus, TerraformRepository,
@@ -52,6 +54,8 @@ pub struct Observed<'a> {
     pub layer: &'a TerraformLayer,
     pub repository: Read<&'a TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    /// Of a template: the variables of its code at the relevant commit.
+    pub declared: &'a Read<Result<Vec<Declared>, String>>,
     /// The digest of the layer's variables and environment as they are now, if it has any; or what of them is missing.
     pub inputs: Read<Result<Option<Sha256>, String>>,
     /// The runs of this incarnation of the layer.
@@ -110,7 +114,8 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         return deletion::decide(seen, &history);
     }
     let mut effects = Vec::new();
-    if !holds_finalizer(seen.layer) {
+    // Nothing is ever started under a template.
+    if !holds_finalizer(seen.layer) && seen.layer.spec.template.is_none() {
         effects.push(Effect::AddFinalizer);
     }
     let need = outputs::with_outputs(seen, need(seen, &history));
@@ -153,7 +158,7 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
     if let Some(run) = history.active {
         return need::at_work(run, history.applied_by(run).as_ref());
     }
-    if seen.layer.spec.suspend {
+    if seen.layer.spec.suspend && seen.layer.spec.template.is_none() {
         let state = seen.layer.status.as_ref().and_then(|s| s.state).unwrap_or(LayerState::Idle);
         let why = "suspended; set spec.suspend to false to go on";
         return hold(state, "Suspended", why, Standing::Waiting, Wake::OnChange);
@@ -181,6 +186,9 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         }
         Read::Unknown => return unknown("looking at the repository's newest commit"),
     };
+    if seen.layer.spec.template.is_some() {
+        return template::need(seen);
+    }
     let inputs = match inputs(seen) {
         Ok(inputs) => inputs,
         Err(need) => return *need,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, drift, outputs};
+use super::{Gone, Observed, Read, drift, outputs, template};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -66,6 +66,7 @@ pub(super) fn status(
             Some(run) => result(run).and_then(|result| result.script.clone()),
             None => before.script,
         },
+        declared: template::declared(seen, before.declared),
         hook_outputs: hook_outputs(seen, history, before.hook_outputs),
         output_targets: before.output_targets,
         plan: planned.map(|plan| PlanRef {

@@ -33,6 +33,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         // Whether a script is to be run again; what was planned on it counts.
         script: _,
         kept,
+        // What is left once everything is destroyed.
+        delete_workspace: _,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());

@@ -3,6 +3,7 @@
 use api::attempt::{Description, GivenInputs, Kept, PlanSource};
 use api::inputs::Inputs;
 use api::layer::Unusable;
+use api::run::Mode;
 use api::text::Sha256;
 use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
@@ -63,6 +64,7 @@ pub(super) fn describe(
             .undoes
             .as_ref()
             .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
+        delete_workspace: run.spec.mode == Mode::Destroy && layer.spec.delete_workspace,
     })
 }
 

@@ -11,6 +11,7 @@ mod layer_history;
 mod layer_inputs;
 mod layer_outputs;
 mod layer_refused;
+mod layer_template;
 mod outputs;
 mod repository;
 mod run;

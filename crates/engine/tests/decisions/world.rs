@@ -4,6 +4,7 @@ use api::approval::{Decision as Word, TerraformApprovalSpec};
 use api::attempt::{Outcome, PlanOutcome, Reason};
 use api::difference::{AttributeDifference, Difference, Differences, How};
 use api::run::{Action, Attempt, PlanSummary, RunResult, RunState};
+use api::template::Declared;
 use api::text::{CommitId, Sha256};
 use api::{
     LAYER_FINALIZER, TerraformApproval, TerraformLayer, TerraformLayerStatus, TerraformRepository,
@@ -24,6 +25,7 @@ pub struct World {
     pub layer: TerraformLayer,
     pub repository: Option<TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    pub declared: Read<Result<Vec<Declared>, String>>,
     pub inputs: Read<Result<Option<Sha256>, String>>,
     pub runs: Vec<TerraformRun>,
     pub approvals: Vec<TerraformApproval>,
@@ -68,6 +70,7 @@ pub fn world() -> World {
         layer: serde_json::from_value(layer).unwrap(),
         repository: Some(serde_json::from_value(repository).unwrap()),
         source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
+        declared: Read::Absent,
         inputs: Read::Present(Ok(None)),
         runs: Vec::new(),
         approvals: Vec::new(),
@@ -115,6 +118,7 @@ impl World {
             layer: &self.layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
             source: self.source.clone(),
+            declared: &self.declared,
             inputs: self.inputs.clone(),
             runs: &self.runs,
             approvals: &self.approvals,

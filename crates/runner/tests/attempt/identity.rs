@@ -67,3 +67,47 @@ async fn code_learns_its_workspace_from_a_variable() {
     assert_eq!(plan.reason, Reason::Succeeded, "{}", plan.message);
     assert!(world.log_of("plan-1").await.contains("+ it = \"dev\""));
 }
+
+/// A plan and its apply in a workspace, of the mode that is asked for.
+async fn lived(world: &World, workspace: &str, mode: Mode, number: u64) -> (Outcome, Option<Outcome>) {
+    let of_workspace = |description: Description| Description {
+        workspace: workspace.parse().unwrap(),
+        delete_workspace: mode == Mode::Destroy,
+        mode,
+        ..description
+    };
+    let run = format!("plan-{number}");
+    let plan = world.run(of_workspace(world.description(&run, Action::Plan, 0))).await;
+    assert_eq!(plan.reason, Reason::Succeeded, "{}", plan.message);
+    if !plan.plan.as_ref().unwrap().summary.has_changes() {
+        return (plan, None);
+    }
+    let apply = of_workspace(world.apply_after(&format!("apply-{number}"), number, &plan));
+    let apply = world.run(apply).await;
+    assert_eq!(apply.reason, Reason::Succeeded, "{}", apply.message);
+    (plan, Some(apply))
+}
+
+#[tokio::test]
+async fn a_workspace_goes_with_what_was_in_it() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let place = elsewhere.path().canonicalize().unwrap();
+    let code = format!(
+        "terraform {{\n  backend \"local\" {{\n    path          = \"{0}/main\"\n    workspace_dir = \"{0}/spaces\"\n  }}\n}}\nresource \"terraform_data\" \"x\" {{}}\n",
+        place.display()
+    );
+    let world = World::new(&[("envs/prod/main.tf", &code)]).await;
+    let space = |name: &str| place.join("spaces").join(name);
+    lived(&world, "one", Mode::Normal, 1).await;
+    lived(&world, "two", Mode::Normal, 2).await;
+    assert!(space("one").exists() && space("two").exists());
+    // What is destroyed takes its workspace along, and no other.
+    lived(&world, "one", Mode::Destroy, 3).await;
+    assert!(!space("one").exists() && space("two").exists());
+    let log = world.log_of("apply-3").await;
+    assert!(log.contains("Deleted workspace \"one\"!"), "{log}");
+    // Again, as after a runner that died before it could say so: there is nothing to destroy, and nothing is left behind.
+    let (plan, apply) = lived(&world, "one", Mode::Destroy, 4).await;
+    assert!(apply.is_none(), "{plan:?}");
+    assert!(!space("one").exists());
+}

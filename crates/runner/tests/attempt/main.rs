@@ -168,6 +168,7 @@ impl World {
             outputs: false,
             script: None,
             kept: None,
+            delete_workspace: false,
         }
     }
 

@@ -64,7 +64,16 @@ pub(crate) async fn log(
     State(service): Shared,
     Asked(part): Asked<Part>,
 ) -> Result<Response, Refusal> {
-    let reading = Reading::begin(service, may, &part).await?;
+    log_text(service, may, &part).await
+}
+
+/// The same, of a run that was found in another way.
+pub(crate) async fn log_text(
+    service: Arc<Service>,
+    may: May<GetLog>,
+    part: &Part,
+) -> Result<Response, Refusal> {
+    let reading = Reading::begin(service, may, part).await?;
     // An error in mid-stream ends the connection without its last chunk, which the reader notices.
     let stream = futures::stream::try_unfold(reading, Reading::next).map_err(std::io::Error::other);
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];

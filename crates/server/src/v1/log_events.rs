@@ -31,8 +31,18 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(crate) async fn log_events(
     may: May<GetLog>,
     State(service): State<Arc<Service>>,
-    Asked(mut part): Asked<Part>,
+    Asked(part): Asked<Part>,
     headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    told(service, may, part, &headers).await
+}
+
+/// The same, of a run that was found in another way.
+pub(crate) async fn told(
+    service: Arc<Service>,
+    may: May<GetLog>,
+    mut part: Part,
+    headers: &HeaderMap,
 ) -> Result<Response, Refusal> {
     if let Some(id) = headers.get("last-event-id") {
         part.offset = id.to_str().ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {

@@ -67,6 +67,15 @@ pub(crate) async fn outputs(
     State(service): Shared,
     Asked(wish): Asked<Wish>,
 ) -> Result<Response, Refusal> {
+    shown_outputs(&service, may, &wish).await
+}
+
+/// The same, of a layer that was found in another way.
+pub(crate) async fn shown_outputs(
+    service: &Service,
+    may: May<GetOutputs>,
+    wish: &Wish,
+) -> Result<Response, Refusal> {
     let May { person, namespace, name, .. } = may;
     if wish.sensitive {
         let (verb, resource) = ("get", "terraformlayers");

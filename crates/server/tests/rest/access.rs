@@ -20,12 +20,19 @@ fn operations() -> Vec<(Method, String, bool)> {
             found.push((method, path.clone(), is_open));
         }
     }
-    assert!(found.len() >= 27, "{found:?}");
+    assert!(found.len() >= 38, "{found:?}");
     found
 }
 
 fn at(path: &str, namespace: &str) -> String {
-    path.replace("{namespace}", namespace).replace("{name}", "thing").replace("{version}", "1")
+    place(path, namespace, "thing")
+}
+
+/// The path of an operation on one object. Stacks have their namespace in the query.
+fn place(path: &str, namespace: &str, object: &str) -> String {
+    let place = path.replace("{namespace}", namespace).replace("{name}", object).replace("{version}", "1");
+    let place = place.replace("{id}", object).replace("{request}", "create");
+    if path.starts_with("/tfstacks") { format!("{place}?namespace={namespace}") } else { place }
 }
 
 #[tokio::test]
@@ -64,7 +71,9 @@ async fn nobody_gets_anything_without_credentials() {
 fn needed(method: &Method, path: &str) -> Option<Scope> {
     let last = path.rsplit('/').next().unwrap();
     Some(match (method.as_str(), last) {
-        _ if !path.contains("{namespace}") => return None,
+        ("POST", "tfstacks") => Scope::Write,
+        ("PUT" | "PATCH" | "DELETE", "{id}") => Scope::Write,
+        _ if !path.contains("{namespace}") && !path.contains("{id}") => return None,
         (_, "approvals") if method == Method::POST => Scope::Approve,
         ("PUT", "state") | ("DELETE", "lock") | ("GET", "state" | "{version}") => Scope::State,
         ("GET", _) => Scope::Read,
@@ -81,7 +90,7 @@ fn rules(scopes: &[Scope]) -> Value {
             rule(&kinds, &["get", "list", "watch"]),
             rule(&["terraformruns/log", "terraformruns/plan", "terraformlayers/outputs"], &["get"]),
         ],
-        Scope::Write => vec![rule(&["terraformlayers"], &["patch"])],
+        Scope::Write => vec![rule(&["terraformlayers"], &["create", "patch", "delete"])],
         Scope::Approve => vec![rule(&["terraformapprovals"], &["create"])],
         Scope::State => vec![rule(&["terraformlayers/state"], &["get", "update"])],
     });
@@ -117,13 +126,10 @@ async fn a_role_does_what_it_may_where_it_may_and_nothing_else() {
         let Some(needed) = needed(&method, &path) else { continue };
         for (who, scopes, token) in &people {
             for (namespace, object) in [("a", "thing"), ("a", "missing"), ("b", "thing"), ("b", "missing")] {
-                let place = path
-                    .replace("{namespace}", namespace)
-                    .replace("{name}", object)
-                    .replace("{version}", "1");
+                let place = place(&path, namespace, object);
                 let answer = ground.call(Call::new(method.clone(), &place).bearer(token)).await;
                 let mut may = namespace == "a" && scopes.contains(&needed);
-                if path.ends_with("/cancel") {
+                if path.ends_with("/runs/{name}/cancel") {
                     // A run that is not there is told to whoever may see runs.
                     let sees = namespace == "a" && scopes.contains(&Scope::Read);
                     may = sees && (scopes.contains(&Scope::Write) || object == "missing");

@@ -1,6 +1,7 @@
 //! The git source against the real `git` command and repositories made on the spot.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod declared;
 mod relevance;
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@ mod harness;
 mod people;
 mod rest;
 mod roles;
+mod stacks;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
