@@ -77,7 +77,7 @@ impl<A: Act> FromRequestParts<Arc<Service>> for May<A> {
 }
 
 /// A part of the path that can name an object. What cannot names nothing that is there.
-async fn named(parts: &mut Parts, service: &Arc<Service>, key: &str) -> Result<String, Refusal> {
+pub(crate) async fn named(parts: &mut Parts, service: &Arc<Service>, key: &str) -> Result<String, Refusal> {
     let nothing = |_| Refusal::NotFound("the path names nothing that can be there".to_owned());
     let params = RawPathParams::from_request_parts(parts, service).await.map_err(nothing)?;
     let value = params.iter().find(|(found, _)| *found == key).map(|(_, value)| value.to_owned());

@@ -16,4 +16,5 @@ mod repository;
 mod run;
 mod run_canceled;
 mod run_undoing;
+mod webhook;
 mod world;

@@ -7,4 +7,5 @@ mod bad_input;
 mod ground;
 mod lists;
 mod login;
+mod webhooks;
 mod wishes;

@@ -7,6 +7,7 @@ mod harness;
 mod people;
 mod rest;
 mod roles;
+mod webhooks;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
