@@ -138,9 +138,27 @@ pub struct TerraformRepositoryStatus {
     /// How the layers that use the repository were doing when it was last looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerCounts>,
+    /// The newest delivery of a webhook that was believed and asked for a look. Written by the HTTP service, kept by everybody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<WebhookStatus>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+/// That the Git host said something new, and when the repository is to be looked at for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookStatus {
+    /// When it arrived.
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub received_at: Time,
+    /// The look that answers it does not begin before this. Deliveries that arrive until then are answered by the same look and are not
+    /// written down themselves.
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub look_after: Time,
+    /// Which kind of Git host sent it: `github`, `gitlab`, `gitea`, `bitbucket` or `azuredevops`.
+    pub host: String,
 }
 
 /// One layer may be counted as drifted and as failed.

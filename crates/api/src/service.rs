@@ -11,6 +11,10 @@ pub const AUTHORITY: &str = "ca.crt";
 /// The key that is there where the service has sessions and tokens of its own: on one machine.
 pub const SESSIONS: &str = "sessions";
 
+/// The Secret of a namespace with what webhooks of its repositories are signed with: a key for each repository, named like it. It is the only
+/// one that the HTTP service may read, so its name is fixed.
+pub const WEBHOOK_SECRETS: &str = "terrane-webhooks";
+
 /// Subresources that exist only as rights: `get terraformruns/log`, and so on.
 pub mod subresource {
     /// Of a run: the log of its attempts.

@@ -18,9 +18,10 @@ fn wish<K: Resource>(object: &K) -> impl Hash + use<K> {
     (meta.generation, meta.annotations.clone(), meta.finalizers.clone(), deleted)
 }
 
-/// A repository to its own controller, which writes the status and knows it.
+/// A repository to its own controller, which writes the status and knows it, but for what the HTTP service notes there of webhooks.
 pub(crate) fn repository(repository: &TerraformRepository) -> u64 {
-    hash(&wish(repository))
+    let webhook = repository.status.as_ref().and_then(|status| status.webhook.as_ref());
+    hash(&(wish(repository), webhook.map(|webhook| webhook.look_after.0)))
 }
 
 /// A repository to its layers: what it says for all of them, and where its branches stand. Not how many layers it has.

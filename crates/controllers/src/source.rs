@@ -105,6 +105,8 @@ enum Answer {
 struct Finding {
     answer: Option<Answer>,
     asked: bool,
+    /// The wish of a webhook that the look under way was begun for.
+    wish: Option<Timestamp>,
     waiting: BTreeSet<Waiting>,
 }
 
@@ -261,12 +263,16 @@ impl Desk {
     }
 
     /// Asks the remote for its heads; the repository is told when they are there.
-    pub(crate) fn look_again(&self, place: &Place) {
+    pub(crate) fn look_again(&self, place: &Place, wish: Option<Timestamp>) {
         let waiting = Waiting::Repository { namespace: place.namespace.clone(), name: place.name.clone() };
         let question = Question::Heads(place.clone());
         let mut findings = locked(&self.findings);
         let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
         finding.waiting.insert(waiting);
+        // A look that is under way began before the wish, and may have missed what it is about.
+        if !finding.asked {
+            finding.wish = wish;
+        }
         self.send(finding, question);
     }
 
@@ -378,7 +384,9 @@ impl Desk {
     async fn answer(&self, question: &Question) -> Answer {
         let at = (self.now)();
         let result = match question {
-            Question::Heads(place) => Ok(Answer::Heads(Look { at, found: self.reader.heads(place).await })),
+            Question::Heads(place) => {
+                Ok(Answer::Heads(Look { at, found: self.reader.heads(place).await, answers: None }))
+            }
             Question::Relevant { branch, head, interest } => {
                 self.reader.relevant(branch, head, interest).await.map(Answer::Relevant)
             }
@@ -390,10 +398,19 @@ impl Desk {
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
     }
 
-    fn found(&self, question: Question, answer: Answer) {
+    fn found(&self, question: Question, mut answer: Answer) {
         let waiting = {
             let mut findings = locked(&self.findings);
             let finding = findings.entry(question).or_insert_with(Finding::empty);
+            let wish = finding.wish.take();
+            if let Answer::Heads(look) = &mut answer {
+                look.answers = match (&look.found, &finding.answer) {
+                    (Ok(_), _) => wish,
+                    // What was answered before stays so; the wish of a look that failed is still open.
+                    (Err(_), Some(Answer::Heads(before))) => before.answers,
+                    (Err(_), _) => None,
+                };
+            }
             finding.answer = Some(answer);
             finding.asked = false;
             std::mem::take(&mut finding.waiting)
@@ -549,7 +566,7 @@ impl Reader for Remote {
 
 impl Finding {
     fn empty() -> Self {
-        Self { answer: None, asked: false, waiting: BTreeSet::new() }
+        Self { answer: None, asked: false, wish: None, waiting: BTreeSet::new() }
     }
 }
 
@@ -600,5 +617,50 @@ mod tests {
         }
         turns.ended(question("huge", "4").place());
         assert!(turns.queues.is_empty() && turns.ready.is_empty(), "{turns:?}");
+    }
+
+    /// Answers nothing by itself.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Reader for Nobody {
+        fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn relevant<'a>(
+            &'a self,
+            _: &'a Branch,
+            _: &'a CommitId,
+            _: &'a Interest,
+        ) -> BoxFuture<'a, Result<CommitId, String>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn bundle<'a>(&'a self, _: &'a Place, _: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[test]
+    fn a_wish_is_answered_by_a_look_that_was_begun_for_it_and_succeeded() {
+        let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
+        let place = question("code", "1").place().clone();
+        let wish = |second| Some(Timestamp::from_second(second).unwrap());
+        let end = |found: Result<BTreeMap<String, CommitId>, String>| {
+            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
+            desk.found(Question::Heads(place.clone()), Answer::Heads(look));
+            desk.look(&place).0.unwrap().answers
+        };
+        desk.look_again(&place, wish(1));
+        // This one came while the look was under way.
+        desk.look_again(&place, wish(2));
+        assert_eq!(end(Ok(BTreeMap::new())), wish(1));
+        desk.look_again(&place, wish(2));
+        assert_eq!(end(Err("connection refused".to_owned())), wish(1), "a failure answers nothing");
+        desk.look_again(&place, wish(2));
+        assert_eq!(end(Ok(BTreeMap::new())), wish(2));
+        desk.look_again(&place, None);
+        assert_eq!(end(Err("connection refused".to_owned())), wish(2), "what was answered stays so");
     }
 }

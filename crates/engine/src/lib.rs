@@ -15,6 +15,7 @@ pub mod retry;
 pub mod run;
 pub mod schedule;
 pub mod shard;
+pub mod webhook;
 
 use std::time::Duration;
 

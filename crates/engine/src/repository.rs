@@ -10,7 +10,7 @@ use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Settings, Wake, later, schedule};
+use crate::{Settings, Wake, later, schedule, webhook};
 
 /// What one look at the remote found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Look {
     pub at: Timestamp,
     /// Commit by full ref, or why the remote could not be read.
     pub found: Result<BTreeMap<String, CommitId>, String>,
+    /// The newest wish of a webhook that a look which succeeded was begun for.
+    pub answers: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,14 +48,18 @@ pub struct Decision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the remote for its refs, once for all branches.
-    Look,
+    /// Ask the remote for its refs, once for all branches. It answers this wish of a webhook, if there is one.
+    Look { answers: Option<Timestamp> },
 }
 
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let spec = &seen.repository.spec;
     let jittered = schedule::jittered(interval(seen), seen.jitter);
-    let due = seen.look.map_or(seen.now, |look| later(look.at, jittered));
+    let wish = webhook::wish(seen.repository);
+    let due = seen.look.map_or(seen.now, |look| {
+        let polled = later(look.at, jittered);
+        webhook::due(look, wish, seen.now).map_or(polled, |asked| asked.min(polled))
+    });
 
     let (effects, wake) = if spec.suspend {
         (Vec::new(), Wake::OnChange)
@@ -61,13 +67,13 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         // The end of the look wakes us.
         (Vec::new(), Wake::OnChange)
     } else if due <= seen.now {
-        (vec![Effect::Look], Wake::OnChange)
+        (vec![Effect::Look { answers: webhook::answerable(wish, seen.now) }], Wake::OnChange)
     } else {
         (Vec::new(), Wake::At(due))
     };
     let mut status = status(seen);
     // Layers change all the time. They are counted once a poll, so that a round of one of them costs no write here.
-    if effects.contains(&Effect::Look) {
+    if !effects.is_empty() {
         status.layers = Some(seen.layers);
     }
     Decision { effects, status, wake }
@@ -104,7 +110,7 @@ const MISSED_LOOKS: u32 = 2;
 fn too_old(seen: &Observed<'_>, before: &TerraformRepositoryStatus) -> Option<bool> {
     match seen.look? {
         Look { found: Ok(_), .. } => Some(false),
-        Look { found: Err(_), at } => {
+        Look { found: Err(_), at, .. } => {
             let failing = condition::find(&before.conditions, "HasLastSyncFailed")
                 .filter(|condition| condition.status == Truth::True.as_str())
                 .map_or(*at, |condition| condition.last_transition_time.0);

@@ -63,16 +63,28 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Those of what is known now that match, once everything was seen. O(objects): each is looked at once, and only those that match are
     /// taken along.
     pub(crate) async fn matching(&self, matches: impl Fn(&V) -> bool) -> Result<Vec<(Key, Arc<V>)>, Refusal> {
-        let mut missing = self.missing.subscribe();
-        let whole = tokio::time::timeout(PATIENCE, missing.wait_for(|count| *count == 0)).await;
-        if !matches!(whole, Ok(Ok(_))) {
-            return Err(Refusal::Unavailable(
-                "the service has not seen all objects of the Kubernetes API yet; try again".to_owned(),
-            ));
-        }
+        self.seen().await?;
         let views = self.views.read().unwrap_or_else(PoisonError::into_inner);
         let found = views.iter().filter(|(_, view)| matches(view));
         Ok(found.map(|(key, view)| (key.clone(), Arc::clone(view))).collect())
+    }
+
+    /// Whether there is such an object, as far as is known now, once everything was seen.
+    pub(crate) async fn contains(&self, key: &Key) -> Result<bool, Refusal> {
+        self.seen().await?;
+        Ok(self.views.read().unwrap_or_else(PoisonError::into_inner).contains_key(key))
+    }
+
+    /// Waits until everything was seen once.
+    async fn seen(&self) -> Result<(), Refusal> {
+        let mut missing = self.missing.subscribe();
+        let whole = tokio::time::timeout(PATIENCE, missing.wait_for(|count| *count == 0)).await;
+        if matches!(whole, Ok(Ok(_))) {
+            return Ok(());
+        }
+        Err(Refusal::Unavailable(
+            "the service has not seen all objects of the Kubernetes API yet; try again".to_owned(),
+        ))
     }
 
     /// Watches for ever; an interrupted watch goes on by itself.

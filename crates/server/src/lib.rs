@@ -4,6 +4,8 @@
 //! It decides nothing about layers and keeps nothing that could not be read again: who asks is settled by a TokenReview or a credential of
 //! the machine, what they may by a SubjectAccessReview (see [`Reviews`] for a service of a few namespaces), and what they change is
 //! written in their own name. Bytes come from the datastore as a stream.
+//!
+//! Webhooks of Git hosts (`webhooks`) are the one thing that nobody asks in their own name.
 
 mod answers;
 mod cache;
@@ -18,6 +20,7 @@ mod swagger;
 mod tfstacks;
 mod v1;
 mod views;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -40,6 +43,7 @@ use views::{LayerSummary, Repository, RunSummary};
 pub use login::{LINK, Local, SESSION};
 pub use person::Reviews;
 pub use refusal::{Problem, Refusal};
+pub use webhooks::Deliveries;
 
 /// The largest body of a request, but for states.
 pub(crate) const BODY_LIMIT: usize = 1024 * 1024;
@@ -47,7 +51,8 @@ pub(crate) const BODY_LIMIT: usize = 1024 * 1024;
 /// What the service is made of.
 #[derive(Clone)]
 pub struct Options {
-    /// May create what `reviews` needs, and read, list and watch layers, runs and repositories.
+    /// May create what `reviews` needs, and read, list and watch layers, runs and repositories; for webhooks also read the Secret
+    /// [`api::service::WEBHOOK_SECRETS`] and patch the status of repositories.
     pub client: kube::Client,
     /// Sends no credentials of its own: what a person changes is written with that person's token.
     pub bare: kube::Client,
@@ -56,6 +61,8 @@ pub struct Options {
     pub datastore: datastore::Client,
     /// Sessions and tokens, where this is the Terrane of one machine.
     pub local: Option<Local>,
+    /// Where deliveries of webhooks are counted.
+    pub deliveries: Deliveries,
 }
 
 impl std::fmt::Debug for Options {
@@ -74,11 +81,14 @@ struct Service {
     runs: Cache<RunSummary>,
     repositories: Cache<Repository>,
     recent: recent::Answers,
+    deliveries: Deliveries,
+    limits: webhooks::Limits,
+    keys: webhooks::Keys,
 }
 
 /// The service as a router, to be merged with others on one port, and what must be polled for its lists to be true. It does not end.
 pub fn service(options: Options) -> (Router, impl Future<Output = ()> + Send) {
-    let Options { client, bare, reviews, datastore, local } = options;
+    let Options { client, bare, reviews, datastore, local, deliveries } = options;
     let service = Arc::new(Service {
         client: client.clone(),
         bare,
@@ -89,6 +99,9 @@ pub fn service(options: Options) -> (Router, impl Future<Output = ()> + Send) {
         runs: Cache::new(),
         repositories: Cache::new(),
         recent: recent::Answers::default(),
+        deliveries,
+        limits: webhooks::Limits::default(),
+        keys: webhooks::Keys::default(),
     });
     let (layers, runs, repositories) =
         (service.layers.clone(), service.runs.clone(), service.repositories.clone());
@@ -164,8 +177,10 @@ fn described() -> OpenApiRouter<Arc<Service>> {
     let states = OpenApiRouter::new()
         .routes(routes!(v1::states::state, v1::states::state_put))
         .layer(DefaultBodyLimit::disable());
+    // A delivery is read by a limit of its own, after its headers were looked at.
+    let webhooks = OpenApiRouter::new().routes(routes!(webhooks::take)).layer(DefaultBodyLimit::disable());
     let own = OpenApiBuilder::new().build();
-    OpenApiRouter::with_openapi(own).merge(limited).merge(states)
+    OpenApiRouter::with_openapi(own).merge(limited).merge(states).merge(webhooks)
 }
 
 /// What all operations have in common.

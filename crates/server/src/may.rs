@@ -105,11 +105,6 @@ async fn place(parts: &mut Parts, service: &Arc<Service>) -> Result<(String, Str
     let params = RawPathParams::from_request_parts(parts, service).await.map_err(nothing)?;
     let found =
         |keys: &[&str]| params.iter().find(|(key, _)| keys.contains(key)).map(|(_, value)| value.to_owned());
-    let checked = |what: &str, value: String| {
-        ObjectName::new(&*value)
-            .map(|_| value)
-            .map_err(|error| Refusal::NotFound(format!("no {what} can be called so: {error}")))
-    };
     let namespace = match found(&["namespace"]) {
         Some(namespace) => namespace,
         None => {
@@ -120,6 +115,21 @@ async fn place(parts: &mut Parts, service: &Arc<Service>) -> Result<(String, Str
     let namespace = checked("namespace", namespace)?;
     let name = found(&["name", "id"]).map(|name| checked("name", name)).transpose()?;
     Ok((namespace, name.unwrap_or_default()))
+}
+
+/// A part of the path that can name an object. What cannot names nothing that is there.
+pub(crate) async fn named(parts: &mut Parts, service: &Arc<Service>, key: &str) -> Result<String, Refusal> {
+    let nothing = |_| Refusal::NotFound("the path names nothing that can be there".to_owned());
+    let params = RawPathParams::from_request_parts(parts, service).await.map_err(nothing)?;
+    let value = params.iter().find(|(found, _)| *found == key).map(|(_, value)| value.to_owned());
+    checked(key, value.unwrap_or_default())
+}
+
+fn checked(what: &str, value: String) -> Result<String, Refusal> {
+    match ObjectName::new(&*value) {
+        Ok(_) => Ok(value),
+        Err(error) => Err(Refusal::NotFound(format!("no {what} can be called so: {error}"))),
+    }
 }
 
 /// The caller is somebody, which is all that is asked here: what they are shown is filtered by their rights.

@@ -543,6 +543,14 @@ pub(crate) struct LayerCounts {
     failed: u32,
 }
 
+/// The newest delivery of a webhook that had a repository looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Webhook {
+    host: String,
+    received_at: String,
+}
+
 /// A repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -560,6 +568,8 @@ pub(crate) struct Repository {
     branches: Vec<Branch>,
     #[serde(skip_serializing_if = "Option::is_none")]
     layers: Option<LayerCounts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook: Option<Webhook>,
     pub(crate) version: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<String>,
@@ -592,6 +602,10 @@ impl From<&TerraformRepository> for Repository {
                 ready: counts.ready,
                 drifted: counts.drifted,
                 failed: counts.failed,
+            }),
+            webhook: status.webhook.map(|webhook| Webhook {
+                host: webhook.host,
+                received_at: webhook.received_at.0.to_string(),
             }),
             version: repository.resource_version().unwrap_or_default(),
             created_at: created(repository),

@@ -47,6 +47,7 @@ impl ControllersRole {
             client: self.client.clone(),
             datastore: self.datastore.clone(),
             metrics: self.metrics.clone(),
+            deliveries: server::Deliveries::default(),
             offices: self.offices.clone(),
             definitions,
             duty,

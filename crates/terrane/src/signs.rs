@@ -35,6 +35,8 @@ pub(crate) struct Signs {
     pub(crate) client: kube::Client,
     pub(crate) datastore: datastore::Client,
     pub(crate) metrics: Metrics,
+    /// What is counted of webhooks, where the same process takes them.
+    pub(crate) deliveries: server::Deliveries,
     pub(crate) offices: Offices,
     /// Where others see to the definitions.
     pub(crate) definitions: Option<Definitions>,
@@ -61,7 +63,7 @@ pub(crate) fn router(signs: Signs, figures: Figures) -> Router {
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.metrics.text()).into_response()
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.deliveries.text() + &signs.metrics.text()).into_response()
 }
 
 async fn ready(State(signs): State<Arc<Signs>>) -> Response {

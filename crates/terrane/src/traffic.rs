@@ -14,6 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use server::Deliveries;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
@@ -30,6 +31,7 @@ struct Inner {
     requests: Family<Answered, Counter>,
     durations: Histogram,
     under_way: Gauge,
+    deliveries: Deliveries,
 }
 
 impl Default for Traffic {
@@ -48,7 +50,7 @@ impl Default for Traffic {
             "Requests whose answer has not begun",
             under_way.clone(),
         );
-        Self(Arc::new(Inner { registry, requests, durations, under_way }))
+        Self(Arc::new(Inner { registry, requests, durations, under_way, deliveries: Deliveries::default() }))
     }
 }
 
@@ -74,8 +76,13 @@ impl Traffic {
         service.layer(middleware::from_fn_with_state(self.clone(), counted))
     }
 
+    /// Where deliveries of webhooks are counted, beside the requests that bring them.
+    pub(crate) fn deliveries(&self) -> Deliveries {
+        self.0.deliveries.clone()
+    }
+
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
+        let mut text = self.0.deliveries.text();
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.0.registry);
         text

@@ -5,6 +5,7 @@ pub mod azure;
 pub mod callers;
 pub mod canary;
 pub mod cluster;
+pub mod deliveries;
 pub mod faults;
 pub mod forge;
 pub mod fuzz;

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A person at work: approves, asks the server, reverts drift, releases a lock. Read by `check`.
+# A person at work: approves, asks the server, reverts drift, releases a lock; and a Git host. Read by `check`.
 
 check_people() {
     check_person
@@ -65,13 +65,45 @@ check_server() {
 
 forwarded_port() { sed -n 's/^Forwarding from 127.0.0.1:\([0-9]*\) .*/\1/p' "$work/forward" | grep .; }
 
-# Asks the server from the machine, through a port-forward and with the authority that the chart made: ask METHOD PATH
-ask() {
-    local name=terrane-server.$system.svc
+# Reaches the server from the machine, through a port-forward and with the authority that the chart made: reach PATH CURL-OPTION...
+reach() {
+    local name=terrane-server.$system.svc path=$1
+    shift
     kubectl --namespace "$system" get secret terrane-server-tls --output 'jsonpath={.data.ca\.crt}' | base64 --decode >"$work/ca.crt"
+    curl --silent --show-error --noproxy '*' --max-time 20 --cacert "$work/ca.crt" --header "@$work/header" \
+        --connect-to "$name:443:127.0.0.1:$(forwarded_port)" "$@" "https://$name/$path"
+}
+
+# Asks the server as alice: ask METHOD PATH
+ask() {
     printf 'Authorization: Bearer %s\n' "$(kubectl --namespace default create token alice)" >"$work/header"
-    curl --silent --show-error --noproxy '*' --max-time 20 --cacert "$work/ca.crt" --header "@$work/header" --request "$1" \
-        --connect-to "$name:443:127.0.0.1:$(forwarded_port)" --write-out ' %{http_code}' "https://$name/api/v1/namespaces/default/$2"
+    reach "api/v1/namespaces/default/$2" --request "$1" --write-out ' %{http_code}'
+}
+
+# What a Git host says of a push, proved with a secret: hook SECRET
+hook() {
+    local url
+    url=$(kubectl --namespace default get terraformrepository check --output 'jsonpath={.spec.repository.url}')
+    printf 'X-Gitlab-Token: %s\n' "$1" >"$work/header"
+    reach webhooks/gitlab/default/check --header 'X-Gitlab-Event: Push Hook' --header 'content-type: application/json' \
+        --data "{\"ref\": \"refs/heads/main\", \"after\": \"$(printf '1%.0s' {1..40})\", \"project\": {\"git_http_url\": \"$url\"}}" \
+        --output "$work/said" --write-out '%{http_code}'
+}
+
+# A Git host is believed by the secret of the repository, and what it says is in the repository's status.
+check_webhook() {
+    local secret
+    secret=$(head -c 24 /dev/urandom | base64)
+    kubectl --namespace default create secret generic terrane-webhooks --from-file=check=/dev/stdin <<<"$secret" >/dev/null
+    equal "a webhook with another secret is not believed" 401 "$(hook "not the secret at all")"
+    equal "a webhook is written down" 202 "$(hook "$secret")"
+    equal "the repository says which host it came from" gitlab \
+        "$(kubectl --namespace default get terraformrepository check --output 'jsonpath={.status.webhook.host}')"
+    ! kubectl --namespace default --as "system:serviceaccount:$system:terrane-server" patch terraformrepository check --subresource status \
+        --type merge --patch '{"status": {"branches": null}}' 2>"$work/refused" || fail "the server may say where branches are"
+    grep --quiet terrane-webhooks "$work/refused" || fail "it was refused otherwise: $(<"$work/refused")"
+    say "the server writes nothing else of a repository's status"
+    kubectl --namespace default delete secret terrane-webhooks >/dev/null
 }
 
 # Nobody holds a lock here; before the server says so, it looks whether anybody could be at work.
@@ -79,5 +111,6 @@ check_unlock() {
     serve kubectl --namespace "$system" port-forward service/terrane-server :443 >"$work/forward" 2>&1
     eventually 30 "the server is reached through a port-forward" forwarded_port
     equal "a lock is released that nobody holds" " 200" "$(ask DELETE "layers/checked/state/lock?id=nobody")"
+    check_webhook
     stop_serving
 }

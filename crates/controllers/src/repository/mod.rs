@@ -38,7 +38,7 @@ pub(crate) async fn reconcile(
     });
     for effect in decision.effects {
         match effect {
-            Effect::Look => context.desk.look_again(&place),
+            Effect::Look { answers } => context.desk.look_again(&place, answers),
         }
     }
     let before = repository.status.as_ref().map_or(&[][..], |status| &status.conditions);

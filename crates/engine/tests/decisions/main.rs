@@ -19,4 +19,5 @@ mod run_canceled;
 mod run_undoing;
 mod runner_override;
 mod runner_pod;
+mod webhook;
 mod world;

@@ -55,7 +55,7 @@ impl Scene {
                 names.iter().map(|name| ((*name).to_owned(), commit('a'))).collect::<BTreeMap<_, _>>()
             })
             .map_err(str::to_owned);
-        self.look = Some(Look { at: self.now, found });
+        self.look = Some(Look { at: self.now, found, answers: None });
     }
 
     fn status(&self) -> &TerraformRepositoryStatus {
@@ -75,7 +75,7 @@ impl Scene {
 #[test]
 fn it_is_unknown_and_reconciling_until_it_was_looked_at() {
     let mut scene = scene();
-    assert_eq!(scene.step().effects, [Effect::Look]);
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None }]);
     assert_eq!(scene.ready(), ("Unknown", "NotLooked"));
     assert!(scene.holds("Reconciling") && !scene.holds("Stalled"));
     scene.found(Ok(&["refs/heads/main"]));
@@ -139,7 +139,7 @@ fn a_missing_branch_is_named_and_a_suspended_repository_is_left_alone() {
 fn layers_are_counted_when_the_repository_is_looked_at_and_not_between() {
     let mut scene = scene();
     scene.layers = LayerCounts { total: 2, ready: 1, drifted: 0, failed: 1 };
-    assert_eq!(scene.step().effects, [Effect::Look]);
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None }]);
     scene.found(Ok(&["refs/heads/main"]));
     let settled = scene.step();
     assert_eq!(settled.status.layers, Some(scene.layers));
@@ -149,7 +149,10 @@ fn layers_are_counted_when_the_repository_is_looked_at_and_not_between() {
     let Wake::At(due) = settled.wake else { panic!("{:?}", settled.wake) };
     scene.now = due;
     let next = scene.step();
-    assert_eq!((next.effects, next.status.layers), (vec![Effect::Look], Some(scene.layers)));
+    assert_eq!(
+        (next.effects, next.status.layers),
+        (vec![Effect::Look { answers: None }], Some(scene.layers))
+    );
 }
 
 #[test]

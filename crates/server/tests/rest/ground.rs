@@ -20,7 +20,7 @@ use kube::{Api, Client};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use server::credential::{Credentials, Grant, Scope};
-use server::{Local, Options, Reviews};
+use server::{Deliveries, Local, Options, Reviews};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -31,6 +31,7 @@ pub struct Ground {
     pub client: Client,
     pub credentials: Credentials,
     pub server: Server,
+    pub deliveries: Deliveries,
     router: Router,
     keeping: JoinSet<()>,
     _directory: tempfile::TempDir,
@@ -124,14 +125,20 @@ impl Ground {
                 namespaces.create(&PostParams::default(), &namespace).await.unwrap();
             }
         }
-        let (router, keeping) = started(&server, &client);
+        let deliveries = Deliveries::default();
+        let (router, keeping) = started(&server, &client, client.clone(), deliveries.clone());
         let credentials = Credentials::new(&client);
-        Self { client, credentials, server, router, keeping, _directory: directory }
+        Self { client, credentials, server, deliveries, router, keeping, _directory: directory }
     }
 
     /// The service begins anew, on the same API.
     pub fn restart(&mut self) {
-        (self.router, self.keeping) = started(&self.server, &self.client);
+        self.restart_with(self.client.clone());
+    }
+
+    /// The same, and what it asks of the API in its own name goes through this client.
+    pub fn restart_with(&mut self, client: Client) {
+        (self.router, self.keeping) = started(&self.server, &self.client, client, self.deliveries.clone());
     }
 
     pub async fn call(&self, Call(builder, body): Call) -> Answer {
@@ -191,10 +198,14 @@ impl Ground {
     }
 
     pub async fn repository(&self, namespace: &str, name: &str) {
+        self.repository_at(namespace, name, "https://git.example.com/infra/code.git").await;
+    }
+
+    pub async fn repository_at(&self, namespace: &str, name: &str, url: &str) {
         let object: TerraformRepository = serde_json::from_value(json!({
             "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformRepository",
             "metadata": { "name": name, "namespace": namespace },
-            "spec": { "repository": { "url": "https://git.example.com/infra/code.git" } },
+            "spec": { "repository": { "url": url } },
         }))
         .unwrap();
         let all = Api::<TerraformRepository>::namespaced(self.client.clone(), namespace);
@@ -271,22 +282,28 @@ impl Ground {
     }
 }
 
-fn started(server: &Server, client: &Client) -> (Router, JoinSet<()>) {
+fn started(
+    server: &Server,
+    administrator: &Client,
+    client: Client,
+    deliveries: Deliveries,
+) -> (Router, JoinSet<()>) {
     let clients = server.clients();
     let local = Local {
-        credentials: Credentials::new(client),
-        client: client.clone(),
+        credentials: Credentials::new(administrator),
+        client: administrator.clone(),
         cookie: COOKIE.to_owned(),
         acting: Arc::new(move |user| clients(Identity::new(user, [MASTERS_GROUP, AUTHENTICATED_GROUP]))),
     };
     // Nobody listens there: what needs the datastore says so.
     let datastore = datastore::Client::new("http://127.0.0.1:1", TokenSource::File("none".into())).unwrap();
     let (router, keeping) = server::service(Options {
-        client: client.clone(),
+        client,
         bare: Client::new(server.front(), "default"),
         reviews: Reviews::Cluster,
         datastore: datastore.with_patience(std::time::Duration::ZERO),
         local: Some(local),
+        deliveries,
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(keeping);

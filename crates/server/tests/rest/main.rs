@@ -8,4 +8,5 @@ mod ground;
 mod lists;
 mod login;
 mod stacks;
+mod webhooks;
 mod wishes;

@@ -27,11 +27,13 @@ use crate::signs::{self, Figures};
 /// Serve logs, plans, outputs and states to people, by the rights that the Kubernetes API gives them
 ///
 /// Whoever asks sends the token of their kubeconfig; a TokenReview says who they are and a SubjectAccessReview what they may. The
-/// command line finds the service by the ConfigMap terrane-service in terrane-system, which --public-url writes.
+/// command line finds the service by the ConfigMap terrane-service in terrane-system, which --public-url writes. Git hosts send
+/// their webhooks to /webhooks.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Its ServiceAccount is terrane-server in terrane-system. It may create TokenReviews and SubjectAccessReviews, watch layers, runs and
-repositories, and, with --public-url, patch the one ConfigMap. With --namespaces it creates LocalSubjectAccessReviews in those instead of both, and
+repositories, and, with --public-url, patch the one ConfigMap. For webhooks it may get repositories and the Secret terrane-webhooks,
+and patch the status of repositories. With --namespaces it creates LocalSubjectAccessReviews in those instead of both, and
 asks the API with the caller's own token who that is. Its token for the datastore is one for the audience terrane-datastore.
 
 Example:
@@ -87,6 +89,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         reviews,
         datastore: datastore.clone(),
         local: None,
+        deliveries: own.traffic.deliveries(),
     });
     let service = Router::new()
         .route("/healthz", get(async || "ok"))

@@ -83,8 +83,11 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         controllers(&options, &data, &tools, &for_runners, server.client(rights::controller()), &token_file)?;
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let candidacy = Candidacy::new(&context.client, "terrane-up", TERMS, NonZeroU16::MIN);
-    let signs = signs::router(context.signs(None, Duty::MustLead), options.metrics());
-    let people = people::people(&administrator, &server, &listener, &data.join("server-token")).await?;
+    let deliveries = server::Deliveries::default();
+    let signs = signs::Signs { deliveries: deliveries.clone(), ..context.signs(None, Duty::MustLead) };
+    let signs = signs::router(signs, options.metrics());
+    let people =
+        people::people(&administrator, &server, &listener, &data.join("server-token"), deliveries).await?;
     let for_people = service.clone().merge(signs).merge(people.router);
 
     let demo = if options.demo { Some(demo::prepare(&data, &node.isolation).await?) } else { None };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use api::service::{ANNOUNCEMENT, SESSIONS, URL, subresource};
+use api::service::{ANNOUNCEMENT, SESSIONS, URL, WEBHOOK_SECRETS, subresource};
 use api::{GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
 use axum::Router;
 use datastore::client::TokenSource;
@@ -31,8 +31,10 @@ pub(super) fn rules() -> Value {
     json!([
         { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
         { "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] },
-        { "apiGroups": [GROUP], "resources": ["terraformrepositories"], "verbs": ["list", "watch"] },
-        { "apiGroups": [GROUP], "resources": ["terraformlayers", "terraformruns"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "terraformruns"], "verbs": ["get", "list", "watch"] },
+        // Webhooks: one Secret of each namespace, and the wish that a repository be looked at.
+        { "apiGroups": [""], "resources": ["secrets"], "resourceNames": [WEBHOOK_SECRETS], "verbs": ["get"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories/status"], "verbs": ["patch"] },
         // A lock is released by hand only when no pod of its holder can still work.
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"] },
@@ -52,6 +54,7 @@ pub(super) async fn people(
     server: &Server,
     listener: &TcpListener,
     token_file: &Path,
+    deliveries: server::Deliveries,
 ) -> anyhow::Result<People<impl Future<Output = ()> + Send + use<>>> {
     let address = listener.local_addr().context("find the address of the HTTP service")?;
     let token = TokenSource::File(token_file.to_owned());
@@ -75,6 +78,7 @@ pub(super) async fn people(
         reviews: server::Reviews::Cluster,
         datastore,
         local: Some(local),
+        deliveries,
     });
     Ok(People { router, keeping, link })
 }

@@ -8,6 +8,7 @@ mod people;
 mod rest;
 mod roles;
 mod stacks;
+mod webhooks;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -87,6 +87,12 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     let secret =
         json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "given" }, "stringData": data });
     create::<Secret>(&client, secret).await;
+    let hook = Canary::random("the secret of a webhook");
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "terrane-webhooks" },
+        "stringData": { "private": hook.value },
+    });
+    create::<Secret>(&client, secret).await;
     create::<TerraformLayer>(&client, layer).await;
 
     let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
@@ -107,9 +113,11 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     layer_until(&client, "app", "applied with the Secret of its URL", is("Ready")).await;
 
     logins.are_used(&client).await;
+    say_what_was_pushed(&terrane, &forge.url("team.git"), &hook).await;
     watch.shutdown().await;
     let (mut logins, home) = logins.into_secrets();
     logins.extend(inputs.map(|(_, canary)| canary));
+    logins.push(hook);
     let search_all =
         Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, seen };
     let left = search_all.finds_nothing().await;
@@ -139,6 +147,20 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     assert!(log.contains("looked-around"), "{log}");
     terrane.signal(rustix::process::Signal::TERM);
     assert!(terrane.ended().await.success());
+}
+
+/// A Git host that sends the secret itself, once the right one and once nearly.
+async fn say_what_was_pushed(terrane: &Terrane, url: &str, secret: &Canary) {
+    let place = format!("http://{}/webhooks/gitlab/default/private", terrane.service().await);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let body =
+        json!({ "ref": "refs/heads/main", "after": "1".repeat(40), "project": { "git_http_url": url } });
+    for (token, expected) in [(secret.value.clone(), 202), (format!("{}x", secret.value), 401)] {
+        let request = http.post(&place).header("x-gitlab-event", "Push Hook").header("x-gitlab-token", token);
+        let answer = request.json(&body).send().await.unwrap();
+        assert_eq!(answer.status(), expected);
+        assert_eq!(secret.found_in(&answer.bytes().await.unwrap()), None);
+    }
 }
 
 /// As `docs/operating.md` says it, on the bucket: a new key, everything sealed with it, the old one gone.

@@ -7,6 +7,7 @@ mod archives;
 mod kubernetes;
 mod requests;
 mod terragrunt;
+mod webhooks;
 
 use std::fs;
 use std::io::Cursor;
