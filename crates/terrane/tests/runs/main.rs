@@ -10,6 +10,7 @@ mod hooks;
 mod inputs;
 mod killed;
 mod outputs;
+mod repo;
 mod split;
 mod takeover;
 mod undone;
