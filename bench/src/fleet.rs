@@ -203,7 +203,7 @@ async fn install(target: &Target) -> Result<()> {
         connection.must(Method::POST, path, json_body(&body)).await?;
     }
     let limit = Instant::now() + LIMIT;
-    for kind in ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals"] {
+    for kind in ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals", "repos"] {
         let path = format!("{}/{kind}", crate::product::GROUP);
         while !connection.ask(Method::GET, &path, crate::client::Body::None).await?.0.is_success() {
             ensure!(Instant::now() < limit, "{kind} are not served");

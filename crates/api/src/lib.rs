@@ -15,6 +15,7 @@ pub mod layer;
 pub mod outputs;
 pub mod overrides;
 pub mod provider;
+pub mod repo;
 pub mod repository;
 pub mod run;
 pub mod service;
@@ -26,6 +27,7 @@ pub mod tool;
 
 pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};
 pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
+pub use repo::{Repo, RepoSpec, RepoStatus};
 pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
 pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};
 
@@ -66,6 +68,9 @@ pub mod label {
     pub const STACK_TEMPLATE: &str = "terrane.dev/stack-template";
 }
 
+/// Who looks after the Jobs that show runs: no job controller makes pods for a Job that names another.
+pub const JOB_MANAGER: &str = "terrane.dev/repo";
+
 /// On every layer from before its first run until its runs have ended and, where it says so, its infrastructure is destroyed.
 pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
 
@@ -95,7 +100,12 @@ pub mod annotation {
 
 /// The definitions that an API must know before Terrane can work with it.
 pub fn custom_resources() -> Vec<CustomResourceDefinition> {
-    let all =
-        [TerraformRepository::crd(), TerraformLayer::crd(), TerraformRun::crd(), TerraformApproval::crd()];
+    let all = [
+        TerraformRepository::crd(),
+        TerraformLayer::crd(),
+        TerraformRun::crd(),
+        TerraformApproval::crd(),
+        Repo::crd(),
+    ];
     all.map(formats::signed).into()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::overrides::RunnerOverride;
-use crate::text::{CommitId, GitUrl, ObjectName, Span};
+use crate::text::{CommitId, GitUrl, ObjectName, RefName, Span};
 use crate::tool::Choice;
 
 /// Where code comes from, and what its layers have in common.
@@ -131,6 +131,9 @@ pub struct TerraformRepositoryStatus {
     /// Whether the branches below are as recent as the poll interval promises.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RepositoryState>,
+    /// The branch that the repository itself calls its default one, if it names any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_branch: Option<RefName>,
     /// The branches and tags that layers use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]

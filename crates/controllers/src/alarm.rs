@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
@@ -46,5 +46,11 @@ impl From<&Handle<TerraformLayer>> for Waiting {
 impl From<&Handle<TerraformRun>> for Waiting {
     fn from(object: &Handle<TerraformRun>) -> Self {
         Waiting::Run { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+impl From<&Handle<Repo>> for Waiting {
+    fn from(object: &Handle<Repo>) -> Self {
+        Waiting::Repo { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }

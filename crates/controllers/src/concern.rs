@@ -6,9 +6,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use engine::run::{can_still_work, obstacle};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt};
 
 /// What people and other controllers change about an object: everything but its status.
@@ -69,6 +70,45 @@ fn ends(run: &TerraformRun) -> (bool, usize) {
         let ended = status.attempts.iter().filter(|attempt| attempt.finished_at.is_some()).count();
         (status.state.is_some_and(|state| state.is_terminal()), ended)
     })
+}
+
+/// A repository to the Repo that bears its name: what it is, and what it says about itself.
+pub(crate) fn repository_to_repo(repository: &TerraformRepository) -> u64 {
+    let status = repository.status.as_ref();
+    let branch = status.and_then(|status| status.default_branch.as_ref()).map(|name| name.as_str());
+    let told = status.map(|status| (status.observed_generation, words(&status.conditions)));
+    hash(&(wish(repository), branch, told))
+}
+
+/// A layer to the Repo that bears its name: what it is, what it says about itself, and where its commits stand.
+pub(crate) fn layer_to_repo(layer: &TerraformLayer) -> u64 {
+    let status = layer.status.as_ref();
+    let told = status.map(|status| {
+        let commits = [&status.revision.relevant, &status.revision.applied];
+        let commits = commits.map(|commit| commit.as_ref().map(|commit| commit.to_string()));
+        (status.observed_generation, words(&status.conditions), commits)
+    });
+    hash(&(wish(layer), told))
+}
+
+/// A run to the Repo that bears its layer's name: how far it is. The Repo's own status says no more of it.
+pub(crate) fn run_to_repo(run: &TerraformRun) -> u64 {
+    let state = run.status.as_ref().and_then(|status| status.state).map(|state| format!("{state:?}"));
+    hash(&(state, ends(run)))
+}
+
+/// A Repo to its own controller, which writes the status and knows it.
+pub(crate) fn repo(repo: &Repo) -> u64 {
+    hash(&wish(repo))
+}
+
+/// What an object says about itself as a whole.
+fn words(conditions: &[Condition]) -> Vec<(&str, &str, &str, &str)> {
+    let kinds = ["Ready", "Reconciling", "Stalled"];
+    let found = kinds.into_iter().filter_map(|kind| condition::find(conditions, kind));
+    found
+        .map(|one| (one.type_.as_str(), one.status.as_str(), one.reason.as_str(), one.message.as_str()))
+        .collect()
 }
 
 /// A pod to its run: whether it can still work, what keeps it from starting, and whether it is to stop.

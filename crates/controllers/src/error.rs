@@ -72,6 +72,12 @@ impl Error {
     }
 }
 
+/// Whether an API that answers so will have nothing of it as long as nobody changes something. Not a token that is not believed (401),
+/// a timeout (408), a conflict (409) or a crowd (429), which pass by themselves; nor a namespace that is gone (404), the object with it.
+pub(crate) const fn is_refusal(code: u16) -> bool {
+    matches!(code, 400 | 402 | 403 | 405..=407 | 410..=428 | 430..=499)
+}
+
 /// Attaches what was being done to a failed request.
 pub(crate) fn doing(doing: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |source| Error::Api { doing, source: Box::new(source) }

@@ -6,6 +6,7 @@ mod alarm;
 mod balance;
 mod concern;
 mod credentials;
+mod door;
 mod error;
 mod events;
 mod feed;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::inputs::DigestKey;
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
 use engine::run::can_still_work;
 use engine::shard::Shard;
 use engine::{Settings, Wake};
@@ -162,7 +163,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let ours = || watcher::Config::default().labels(&format!("{}=terrane", label::MANAGED_BY));
     let options = || Config::default().concurrency(CONCURRENCY);
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
-    let (repository_news, layer_news, run_news) = context.desk.news().ok_or(Error::DeskTaken)?;
+    let news = context.desk.news().ok_or(Error::DeskTaken)?;
     let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
     let reference_news = context.references.news().ok_or(Error::DeskTaken)?;
 
@@ -175,6 +176,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let mut run_feed = Feed::<TerraformRun>::new(&context.client, namespaces, shard, config(), events);
     let mut approval_feed =
         Feed::<TerraformApproval>::new(&context.client, namespaces, shard, config(), events);
+    let mut repo_feed = Feed::<Repo>::new(&context.client, namespaces, shard, config(), events);
     let (queue, now) = (Arc::clone(&context.queue), context.now);
     let mut pod_feed =
         Feed::<Pod>::new(&context.client, namespaces, shard, ours(), events).with_beside(move |pod| {
@@ -191,7 +193,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
         })
-        .reconcile_on(repository_news)
+        .reconcile_on(news.repositories)
         .graceful_shutdown_on(stopped(&stop))
         .run(
             |object, context| {
@@ -220,7 +222,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             repository_feed.touched(concern::repository_to_layers),
             move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
         )
-        .reconcile_on(layer_news)
+        .reconcile_on(news.layers)
         .reconcile_on(reference_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -231,6 +233,36 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             Arc::new(context.clone()),
         )
         .for_each(|result| async move { log("TerraformLayer", result) });
+
+    let (repos, _) = repo_feed.controller(concern::repo);
+    // By name, not by owner: a Repo also waits for what bears its name and belongs to somebody else.
+    let repos = repos
+        .with_config(options())
+        .watches_stream(
+            repository_feed.touched(concern::repository_to_repo),
+            |repository: TerraformRepository| {
+                let namespace = repository.namespace().unwrap_or_default();
+                Some(ObjectRef::new(&repository.name_any()).within(&namespace))
+            },
+        )
+        .watches_stream(layer_feed.touched(concern::layer_to_repo), |layer: TerraformLayer| {
+            let namespace = layer.namespace().unwrap_or_default();
+            Some(ObjectRef::new(&layer.name_any()).within(&namespace))
+        })
+        .watches_stream(run_feed.touched(concern::run_to_repo), |run: TerraformRun| {
+            let namespace = run.namespace().unwrap_or_default();
+            Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
+        })
+        .reconcile_on(news.repos)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| {
+                measured(Waiting::from(&*object), context.clone(), door::repo::reconcile(object, context))
+            },
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("Repo", result) });
 
     let (runs, ended) = run_feed.controller(concern::run);
     let ended = Arc::new(ended);
@@ -243,7 +275,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             run::waiting_for,
         )
         .watches_stream(layer_feed.touched(concern::layer_to_runs), run::canceled_by)
-        .reconcile_on(run_news)
+        .reconcile_on(news.runs)
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
@@ -286,11 +318,12 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             layer_feed.work(stop()),
             run_feed.work(stop()),
             approval_feed.work(stop()),
+            repo_feed.work(stop()),
             pod_feed.work(stop()),
         )
     };
     let work = async {
-        tokio::join!(repositories, layers, runs, orphans, desk, feeds, counting, references);
+        tokio::join!(repositories, layers, runs, repos, orphans, desk, feeds, counting, references);
         told.cancel();
     };
     tokio::join!(work, telling);

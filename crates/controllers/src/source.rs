@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use api::template::Declared;
 use api::text::{CommitId, GitUrl, RefName, Sha256};
-use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun};
 use engine::Read;
-use engine::repository::Look;
+use engine::repository::{Heads, Look};
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -116,6 +116,7 @@ pub enum Waiting {
     Repository { namespace: String, name: String },
     Layer { namespace: String, name: String },
     Run { namespace: String, name: String },
+    Repo { namespace: String, name: String },
 }
 
 impl Waiting {
@@ -124,17 +125,25 @@ impl Waiting {
             Self::Repository { .. } => "TerraformRepository",
             Self::Layer { .. } => "TerraformLayer",
             Self::Run { .. } => "TerraformRun",
+            Self::Repo { .. } => "Repo",
         }
     }
 }
 
 type News<K> = mpsc::UnboundedReceiver<ObjectRef<Handle<K>>>;
-type AllNews = (News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>);
+
+/// Who is to look again, by kind.
+#[derive(Debug)]
+pub(crate) struct AllNews {
+    pub(crate) repositories: News<TerraformRepository>,
+    pub(crate) layers: News<TerraformLayer>,
+    pub(crate) runs: News<TerraformRun>,
+    pub(crate) repos: News<Repo>,
+}
 
 /// Where a desk gets its answers. Why a question has none is said in words for the status.
 pub trait Reader: Send + Sync + std::fmt::Debug {
-    /// Commit by full ref.
-    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>>;
+    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Heads, String>>;
     fn relevant<'a>(
         &'a self,
         branch: &'a Branch,
@@ -172,6 +181,7 @@ pub struct Desk {
     tell_repository: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRepository>>>,
     tell_layer: mpsc::UnboundedSender<ObjectRef<Handle<TerraformLayer>>>,
     tell_run: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
+    tell_repo: mpsc::UnboundedSender<ObjectRef<Handle<Repo>>>,
     news: Mutex<Option<AllNews>>,
 }
 
@@ -193,6 +203,7 @@ impl Desk {
         let (tell_repository, repositories) = mpsc::unbounded();
         let (tell_layer, layers) = mpsc::unbounded();
         let (tell_run, runs) = mpsc::unbounded();
+        let (tell_repo, repos) = mpsc::unbounded();
         Self {
             reader,
             now,
@@ -203,13 +214,12 @@ impl Desk {
             tell_repository,
             tell_layer,
             tell_run,
-            news: Mutex::new(Some((repositories, layers, runs))),
+            tell_repo,
+            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos })),
         }
     }
 
-    pub(crate) fn news(
-        &self,
-    ) -> Option<(News<TerraformRepository>, News<TerraformLayer>, News<TerraformRun>)> {
+    pub(crate) fn news(&self) -> Option<AllNews> {
         locked(&self.news).take()
     }
 
@@ -433,6 +443,9 @@ impl Desk {
             Waiting::Run { namespace, name } => {
                 self.tell_run.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
             }
+            Waiting::Repo { namespace, name } => {
+                self.tell_repo.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
         };
     }
 }
@@ -507,11 +520,11 @@ impl Remote {
 }
 
 impl Reader for Remote {
-    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
         Box::pin(async move {
             let source = self.source(place).await?;
             let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
-            Ok(refs_by_full_name(&refs))
+            Ok(heads(&refs))
         })
     }
 
@@ -570,10 +583,12 @@ impl Finding {
     }
 }
 
-fn refs_by_full_name(refs: &sources::Refs) -> BTreeMap<String, CommitId> {
+/// A default branch with a name that no layer could follow is none.
+fn heads(refs: &sources::Refs) -> Heads {
+    let default_branch = refs.default_branch.as_ref().and_then(|name| RefName::new(name.as_str()).ok());
     let branches = refs.branches.iter().map(|(name, commit)| (format!("refs/heads/{name}"), commit.clone()));
     let tags = refs.tags.iter().map(|(name, commit)| (format!("refs/tags/{name}"), commit.clone()));
-    branches.chain(tags).collect()
+    Heads { default_branch, refs: branches.chain(tags).collect() }
 }
 
 /// A panic while the lock was held leaves at worst a finding to be asked for again.

@@ -163,7 +163,10 @@ mod tests {
         assert_eq!(field("/paths", path), ["TerraformApproval status as a subresource"]);
         assert_eq!(field("/components/schemas", "dev.terrane.v1alpha1.TerraformRun"), ["TerraformRun"]);
         let none = lacking(&json!({}));
-        assert_eq!(none, ["TerraformRepository", "TerraformLayer", "TerraformRun", "TerraformApproval"]);
+        assert_eq!(
+            none,
+            ["TerraformRepository", "TerraformLayer", "TerraformRun", "TerraformApproval", "Repo"]
+        );
     }
 
     #[test]

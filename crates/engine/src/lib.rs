@@ -3,6 +3,7 @@
 //! `controllers`.
 
 pub mod definitions;
+pub mod door;
 pub mod layer;
 pub mod leader;
 pub mod manifests;

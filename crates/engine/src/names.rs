@@ -41,6 +41,11 @@ pub fn pod(run: &str, attempt: u32) -> String {
     format!("{run}-{attempt}")
 }
 
+/// The Job that shows a plan and the apply that follows it. People find the commit in it.
+pub fn job(repo: &str, revision: &CommitId, plan: &str) -> String {
+    format!("{}-{}-{}", label_part(repo), revision.short(), digest(&["job", plan]))
+}
+
 /// What a process node calls the directory of this layer's pods. By name and not by uid: to a layer made again nothing has moved.
 pub fn directory(layer: &str) -> String {
     format!("{}-{}", label_part(layer), digest(&["directory", layer]))
@@ -122,9 +127,10 @@ mod tests {
         );
         assert!(name.len() <= 63, "{name}");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
-        let directory = directory(&layer);
-        assert!(directory.len() <= 63, "{directory}");
-        assert!(directory.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+        for other in [directory(&layer), job(&layer, &commit, &name)] {
+            assert!(other.len() <= 63, "{other}");
+            assert!(other.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
+        }
     }
 
     #[test]

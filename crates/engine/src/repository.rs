@@ -16,10 +16,19 @@ use crate::{Settings, Wake, later, schedule, webhook};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
     pub at: Timestamp,
-    /// Commit by full ref, or why the remote could not be read.
-    pub found: Result<BTreeMap<String, CommitId>, String>,
+    /// Or why the remote could not be read.
+    pub found: Result<Heads, String>,
     /// The newest wish of a webhook that a look which succeeded was begun for.
     pub answers: Option<Timestamp>,
+}
+
+/// Where the branches and tags of a repository stand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// The branch that the repository's HEAD points to.
+    pub default_branch: Option<RefName>,
+    /// Commit by full ref.
+    pub refs: BTreeMap<String, CommitId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +137,13 @@ fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
         // O(wanted · known branches); both are the branches layers of this one repository follow.
         Some(look) => seen.wanted.iter().map(|name| branch(name, look, &before.branches)).collect(),
     };
+    status.default_branch = match seen.look {
+        Some(Look { found: Ok(heads), .. }) => heads.default_branch.clone(),
+        // What was seen before counts as long as nobody named another repository.
+        Some(Look { found: Err(_), .. }) | None => {
+            before.default_branch.clone().filter(|_| before.observed_generation == generation)
+        }
+    };
     status.state = Some(match seen.look {
         Some(Look { found: Ok(_), .. }) => RepositoryState::Synced,
         Some(Look { found: Err(_), .. }) | None => before.state.unwrap_or(RepositoryState::SyncNeeded),
@@ -148,7 +164,7 @@ fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
         Some(Look { found: Ok(_), .. }) if !missing.is_empty() => {
             (Truth::False, "BranchMissing", format!("the repository has no {}", missing.join(", ")))
         }
-        Some(Look { found: Ok(refs), .. }) if refs.is_empty() => {
+        Some(Look { found: Ok(heads), .. }) if heads.refs.is_empty() => {
             (Truth::False, "Empty", "the repository has no commits yet".to_owned())
         }
         Some(Look { found: Ok(_), .. }) => {
@@ -199,7 +215,7 @@ fn branches(count: usize) -> String {
 fn branch(name: &RefName, look: &Look, before: &[BranchStatus]) -> BranchStatus {
     let known = before.iter().find(|b| b.name == name.as_str());
     let (latest_rev, last_sync_status, message) = match &look.found {
-        Ok(refs) => match refs.get(&name.full()) {
+        Ok(heads) => match heads.refs.get(&name.full()) {
             Some(commit) => (Some(commit.clone()), SyncStatus::Success, None),
             None => (
                 known.and_then(|b| b.latest_rev.clone()),

@@ -439,6 +439,8 @@ pub(crate) enum Kind {
     Repositories,
     #[value(alias = "approval", alias = "tfa")]
     Approvals,
+    #[value(alias = "repo", alias = "tfrepo")]
+    Repos,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

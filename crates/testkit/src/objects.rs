@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use api::approval::{Decision, TerraformApprovalSpec};
 use api::text::Sha256;
-use api::{TerraformApproval, TerraformLayer, TerraformRepository};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::core::ObjectMeta;
@@ -19,6 +19,16 @@ pub fn repository(name: &str) -> Result<TerraformRepository> {
         "spec": { "repository": { "url": format!("file:///srv/{name}") } },
     }))
     .with_context(|| format!("repository {name}"))
+}
+
+/// A Repo of the root module at `file:///srv/NAME`.
+pub fn repo(name: &str) -> Result<Repo> {
+    serde_json::from_value(json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "Repo",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "url": format!("file:///srv/{name}") },
+    }))
+    .with_context(|| format!("Repo {name}"))
 }
 
 /// The layer of directory `path` on branch `main`.

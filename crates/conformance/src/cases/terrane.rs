@@ -2,13 +2,14 @@
 //! nobody, and what cannot be told apart from it would wait with it.
 
 use anyhow::Result;
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::Scope;
 
-cases!("terrane": layers_are_readable, repositories_are_readable, runs_are_readable, approvals_are_readable);
+cases!("terrane": layers_are_readable, repositories_are_readable, repos_are_readable, runs_are_readable, approvals_are_readable,
+    jobs_of_another_manager_say_what_it_writes);
 
 const NAMES: &[&str] = &["a", "a-1", "a.b", "", "A", "a..b", "a.-b", "-a", "a-", ".a", "a_b"];
 const REFS: &[&str] = &[
@@ -203,6 +204,12 @@ async fn repositories_are_readable(s: Scope) -> Result<()> {
         .await
 }
 
+async fn repos_are_readable(s: Scope) -> Result<()> {
+    let spec = json!({"url": "https://host/a", "interval": "1m", "credentials": {"secretName": "s"}});
+    let fields = [("/spec/url", URLS), ("/spec/interval", SPANS), ("/spec/credentials/secretName", NAMES)];
+    agree::<Repo>(&s, "repos", &object("Repo", spec), &fields).await
+}
+
 async fn runs_are_readable(s: Scope) -> Result<()> {
     let spec = json!({
         "layer": {"name": "l", "uid": "u", "revision": "0".repeat(40)}, "action": "plan", "state": "0".repeat(64),
@@ -220,4 +227,39 @@ async fn approvals_are_readable(s: Scope) -> Result<()> {
     });
     let fields = [("/spec/layer", NAMES), ("/spec/planSha256", DIGESTS)];
     agree::<TerraformApproval>(&s, "terraformapprovals", &object("TerraformApproval", spec), &fields).await
+}
+
+/// The Job that shows a run of a Repo: nobody else touches it, and what it says is accepted step by step.
+async fn jobs_of_another_manager_say_what_it_writes(s: Scope) -> Result<()> {
+    s.namespace().await?;
+    let path = format!("/apis/batch/v1/namespaces/{}/jobs", s.name());
+    let time = "2026-01-01T00:00:00Z";
+    let made = |name: &str| {
+        let container =
+            json!({"name": "runner", "image": "terrane.dev/local", "command": ["terrane", "runner"]});
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {
+            "managedBy": api::JOB_MANAGER, "suspend": true, "completions": 1, "parallelism": 1, "backoffLimit": 0,
+            "template": template,
+        }})
+    };
+    let asked = s.post(&format!("{path}?dryRun=All"), &made("good")).await?.code(201)?;
+    same!(asked["spec"]["managedBy"], json!(api::JOB_MANAGER));
+    for (name, first, last, succeeded) in
+        [("good", "SuccessCriteriaMet", "Complete", Some(1)), ("bad", "FailureTarget", "Failed", None)]
+    {
+        let mut job = s.post(&path, &made(name)).await?.code(201)?;
+        let said = |kind: &str| json!({"type": kind, "status": "True", "reason": "Ended", "message": "so", "lastProbeTime": time, "lastTransitionTime": time});
+        let mut over = json!({"startTime": time, "failed": 1, "conditions": [said(first), said(last)]});
+        if let Some(count) = succeeded {
+            over["succeeded"] = json!(count);
+            over["completionTime"] = json!(time);
+        }
+        for status in [json!({"startTime": time}), json!({"startTime": time, "active": 1}), over] {
+            job["status"] = status.clone();
+            job = s.put(&format!("{path}/{name}/status"), &job).await?.code(200)?;
+            same!(job["status"], status);
+        }
+    }
+    Ok(())
 }

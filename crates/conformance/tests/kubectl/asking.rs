@@ -46,6 +46,7 @@ async fn api_resources(k: Kubectl) -> Result<()> {
     same(
         rows,
         [
+            ["repos", "tfrepo", "terrane.dev/v1alpha1", "true", "Repo"],
             ["terraformapprovals", "tfa", "terrane.dev/v1alpha1", "true", "TerraformApproval"],
             ["terraformlayers", "tfl", "terrane.dev/v1alpha1", "true", "TerraformLayer"],
             ["terraformrepositories", "tfr", "terrane.dev/v1alpha1", "true", "TerraformRepository"],

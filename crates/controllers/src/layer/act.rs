@@ -9,7 +9,7 @@ use kube::core::Status;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::error::{Error, doing, storing};
+use crate::error::{Error, doing, is_refusal, storing};
 use crate::{Context, status};
 
 pub(super) enum Acted {
@@ -96,12 +96,6 @@ async fn create_run(run: &TerraformRun, context: &Context) -> Result<Option<Refu
         }
         Err(error) => Err(doing("create a run")(error)),
     }
-}
-
-/// Whether an API that answers so will have nothing of it as long as nobody changes something. Not a token that is not believed (401),
-/// a timeout (408), a conflict (409) or a crowd (429), which pass by themselves; nor a namespace that is gone (404), the layer with it.
-const fn is_refusal(code: u16) -> bool {
-    matches!(code, 400 | 402 | 403 | 405..=407 | 410..=428 | 430..=499)
 }
 
 fn refusal(answer: &Status) -> Refusal {

@@ -50,6 +50,8 @@ fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> 
     found.extend(monotone(&api));
     found.extend(ours.iter().filter_map(|event| vain(event)));
     found.extend(announced(&api));
+    found.extend(workload.processes.iter().flat_map(|process| one_at_a_time(process, &api)));
+    found.extend(shown_not_run(&api));
     found
 }
 
@@ -76,6 +78,39 @@ fn announced(api: &[&Event]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Two reconciles of a process never have the same Repo in their hands: each reads it first and writes its status last, so between two
+/// such writes there is a read.
+fn one_at_a_time(process: &str, api: &[&Event]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut read: BTreeSet<&str> = BTreeSet::new();
+    for event in api.iter().filter(|event| event.site.actor == process && event.fault != Some(Fault::Repeat))
+    {
+        let path = event.path.split('?').next().unwrap_or_default();
+        let Some(name) = path.split_once("/repos/").map(|(_, name)| name) else { continue };
+        match event.site.verb.as_str() {
+            "GET" => drop(read.insert(name)),
+            "PUT" => {
+                let name = name.trim_end_matches("/status");
+                if !read.remove(name) {
+                    found.push(format!("Repo {name} was written twice after one read by {process}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What shows a run is nothing that anybody runs: no Job of ours is one that a job controller would take up.
+fn shown_not_run(api: &[&Event]) -> Vec<String> {
+    let made = api.iter().filter(|event| event.site.verb == "POST" && event.site.target == "jobs");
+    made.filter(|event| {
+        event.sent["spec"]["managedBy"] != api::JOB_MANAGER || event.sent["spec"]["suspend"] != true
+    })
+    .map(|event| format!("Job {} could be run", text(&event.sent["metadata"]["name"])))
+    .collect()
 }
 
 /// S1: intervals of mutating executions on one state are disjoint.
@@ -570,4 +605,33 @@ fn vain(event: &Event) -> Option<String> {
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[test]
+fn two_hands_on_one_repo_are_noticed() {
+    let event = |verb: &str, path: &str| {
+        let site = testkit::faults::Site {
+            actor: "controllers".to_owned(),
+            seam: Seam::Api,
+            verb: verb.to_owned(),
+            target: "repos".to_owned(),
+            occurrence: 0,
+        };
+        Event {
+            site,
+            path: format!("/apis/terrane.dev/v1alpha1/namespaces/default/repos/{path}"),
+            headers: BTreeMap::new(),
+            sent: Value::Null,
+            status: Some(200),
+            answer: Value::Null,
+            fault: None,
+            held: false,
+        }
+    };
+    let (read, write) = (event("GET", "a"), event("PUT", "a/status?x"));
+    let other = event("GET", "b");
+    let alone: Vec<&Event> = vec![&read, &write, &read, &read, &other, &write];
+    assert_eq!(one_at_a_time("controllers", &alone), Vec::<String>::new());
+    let two = one_at_a_time("controllers", &[&read, &read, &write, &write]);
+    assert_eq!(two, ["Repo a was written twice after one read by controllers"]);
 }

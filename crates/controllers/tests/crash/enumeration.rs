@@ -106,7 +106,14 @@ pub fn shared(one: (&Workload, &[Step]), other: (&Workload, &[Step])) -> usize {
         let mut layers = (workload.layers)().unwrap();
         // Nothing depends on it before the deletion, which is an act of people.
         layers.iter_mut().for_each(|layer| layer.spec.deletion_policy = None);
-        (layers, workload.processes, workload.lead, workload.cap, workload.meanwhile)
+        (
+            layers,
+            (workload.repos)().unwrap(),
+            workload.processes,
+            workload.lead,
+            workload.cap,
+            workload.meanwhile,
+        )
     };
     if declared(one.0) != declared(other.0) {
         return 0;

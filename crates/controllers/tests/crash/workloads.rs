@@ -2,9 +2,10 @@
 //! quiet, and what must be true in the end, whatever happened on the way.
 
 use anyhow::Result;
-use api::TerraformLayer;
 use api::layer::{DeletionPolicy, LayerState};
+use api::repo::RepoRunState;
 use api::run::Action;
+use api::{Repo, TerraformLayer};
 use serde_json::json;
 use testkit::objects::{self, Remedied};
 
@@ -53,6 +54,7 @@ pub enum Lead {
 pub struct Workload {
     pub name: &'static str,
     pub layers: fn() -> Result<Vec<TerraformLayer>>,
+    pub repos: fn() -> Result<Vec<Repo>>,
     pub processes: &'static [&'static str],
     pub lead: Lead,
     pub verdict: fn(Action, usize) -> Verdict,
@@ -110,10 +112,20 @@ fn giving() -> Result<Vec<TerraformLayer>> {
     Ok(layers)
 }
 
+/// A URL, and a layer that is made for it.
+fn by_url() -> Result<Vec<Repo>> {
+    Ok(vec![objects::repo("infra")?])
+}
+
+fn none<K>() -> Result<Vec<K>> {
+    Ok(Vec::new())
+}
+
 /// What each other one is told by its differences from.
 const PLAIN: Workload = Workload {
     name: SIMPLEST,
     layers: automatic,
+    repos: none,
     processes: ONE,
     lead: Lead::Each,
     verdict: |_, _| Verdict::Succeed,
@@ -253,6 +265,26 @@ pub const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "a Repo and a new commit",
+        layers: none,
+        repos: by_url,
+        acts: &[Act::Push],
+        expect: |rest, stage| {
+            equal("layers", rest.layers.len(), 1)?;
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'b')?;
+            equal("applies", stage.applies(), 2)?;
+            told_by_repos(rest, 'b')?;
+            let jobs: Vec<&str> = rest.jobs.iter().map(|(_, end)| end.as_str()).collect();
+            if jobs == ["Complete", "Complete"] {
+                Ok(())
+            } else {
+                Err(format!("the Jobs are {:?}", rest.jobs))
+            }
+        },
+        ..PLAIN
+    },
+    Workload {
         name: "outputs that are edited, change and are asked for no more",
         layers: giving,
         acts: &[Act::Tamper, Act::Push, Act::Unname],
@@ -350,6 +382,25 @@ fn all_in(rest: &Rest, state: LayerState) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn told_by_repos(rest: &Rest, letter: char) -> Result<(), String> {
+    for repo in &rest.repos {
+        let status = repo.status.clone().unwrap_or_default();
+        let run = status.run.as_ref();
+        let is_done = run.is_some_and(|run| {
+            run.state == RepoRunState::Succeeded && run.revision == commit(letter) && run.job.is_some()
+        });
+        let is_ready = api::condition::is_true(&status.conditions, "Ready");
+        if !is_done
+            || !is_ready
+            || status.revision.applied != Some(commit(letter))
+            || status.skipped.is_some()
+        {
+            return Err(format!("the Repo says {status:?}"));
+        }
+    }
+    equal("Repos", rest.repos.len(), 1)
 }
 
 fn in_place(stage: &Stage, letter: char) -> Result<(), String> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use api::run::RunState;
 use api::template::Declared;
-use api::text::{CommitId, Sha256};
-use api::{TerraformLayer, TerraformRun, annotation};
+use api::text::{CommitId, RefName, Sha256};
+use api::{Repo, TerraformLayer, TerraformRun, annotation};
 use axum::Router;
 use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Module, Place, Reader};
 use datastore::client::TokenSource;
@@ -22,11 +22,13 @@ use embedded::store::Store;
 use engine::Settings;
 use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
+use engine::repository::Heads;
 use engine::retry::Policy;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -143,6 +145,9 @@ impl Making {
 #[derive(Debug)]
 pub struct Rest {
     pub layers: Vec<TerraformLayer>,
+    pub repos: Vec<Repo>,
+    /// Each Job, oldest commit first, with the condition that it ended with.
+    pub jobs: Vec<(String, String)>,
     /// What the objects of that name hold that layers write to.
     pub outputs: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -234,6 +239,9 @@ impl World {
         repositories.create(&post, &objects::repository("code")?).await?;
         for layer in (workload.layers)()? {
             Api::<TerraformLayer>::default_namespaced(self.people.clone()).create(&post, &layer).await?;
+        }
+        for repo in (workload.repos)()? {
+            Api::<Repo>::default_namespaced(self.people.clone()).create(&post, &repo).await?;
         }
         Ok(())
     }
@@ -469,6 +477,16 @@ impl World {
     pub async fn rest(&self) -> Result<Rest> {
         let all = ListParams::default();
         let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
+        let repos = Api::<Repo>::all(self.people.clone()).list(&all).await?.items;
+        let jobs = Api::<Job>::all(self.people.clone()).list(&all).await?.items;
+        let mut jobs: Vec<(String, String)> = jobs
+            .iter()
+            .map(|job| {
+                let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+                (job.name_any(), conditions.last().map_or("none", |last| last.type_.as_str()).to_owned())
+            })
+            .collect();
+        jobs.sort();
         let mut outputs = BTreeMap::new();
         if let Some(secret) = Api::<Secret>::default_namespaced(self.people.clone()).get_opt("given").await? {
             let data = secret.data.unwrap_or_default().into_iter();
@@ -478,7 +496,7 @@ impl World {
         if let Some(map) = Api::<ConfigMap>::default_namespaced(self.people.clone()).get_opt("given").await? {
             outputs.insert("ConfigMap given".to_owned(), map.data.unwrap_or_default());
         }
-        Ok(Rest { layers, outputs })
+        Ok(Rest { layers, repos, jobs, outputs })
     }
 
     /// Ends every task and closes the database.
@@ -561,9 +579,10 @@ struct Code {
 }
 
 impl Reader for Code {
-    fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+    fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
         let head = self.head.lock().unwrap().clone();
-        Box::pin(async move { Ok(BTreeMap::from([("refs/heads/main".to_owned(), head)])) })
+        let refs = [("refs/heads/main".to_owned(), head)].into();
+        Box::pin(async move { Ok(Heads { default_branch: RefName::new("main").ok(), refs }) })
     }
 
     fn relevant<'a>(

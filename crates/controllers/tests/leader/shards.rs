@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::template::Declared;
-use api::text::{CommitId, Sha256};
+use api::text::{CommitId, RefName, Sha256};
 use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, label};
 use controllers::{Branch, Context, Desk, Election, Interest, Module, Place, Reader, Turns};
 use datastore::client::TokenSource;
@@ -16,6 +16,7 @@ use embedded::auth::Identity;
 use embedded::serve::{Listen, Options, Server};
 use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
+use engine::repository::Heads;
 use engine::retry::Policy;
 use engine::shard::Shard;
 use engine::{Settings, run::can_still_work};
@@ -234,9 +235,10 @@ struct Code {
 }
 
 impl Reader for Code {
-    fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+    fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
         let head = CommitId::new("a".repeat(40)).unwrap();
-        Box::pin(async move { Ok(BTreeMap::from([("refs/heads/main".to_owned(), head)])) })
+        let refs = [("refs/heads/main".to_owned(), head)].into();
+        Box::pin(async move { Ok(Heads { default_branch: RefName::new("main").ok(), refs }) })
     }
 
     fn relevant<'a>(

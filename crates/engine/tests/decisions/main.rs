@@ -13,6 +13,7 @@ mod layer_outputs;
 mod layer_refused;
 mod layer_template;
 mod outputs;
+mod repo;
 mod repository;
 mod run;
 mod run_canceled;

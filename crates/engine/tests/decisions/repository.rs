@@ -1,6 +1,6 @@
 //! When a repository is looked at, and what its status says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::world::{commit, settings, world};
@@ -8,7 +8,7 @@ use api::condition;
 use api::repository::{LayerCounts, RepositoryState};
 use api::text::RefName;
 use api::{TerraformRepository, TerraformRepositoryStatus};
-use engine::repository::{Decision, Effect, Look, Observed, count, decide};
+use engine::repository::{Decision, Effect, Heads, Look, Observed, count, decide};
 use engine::{Settings, Wake, later};
 use jiff::Timestamp;
 
@@ -51,8 +51,9 @@ impl Scene {
 
     fn found(&mut self, refs: Result<&[&str], &str>) {
         let found = refs
-            .map(|names| {
-                names.iter().map(|name| ((*name).to_owned(), commit('a'))).collect::<BTreeMap<_, _>>()
+            .map(|names| Heads {
+                default_branch: RefName::new("main").ok(),
+                refs: names.iter().map(|name| ((*name).to_owned(), commit('a'))).collect(),
             })
             .map_err(str::to_owned);
         self.look = Some(Look { at: self.now, found, answers: None });
@@ -84,6 +85,27 @@ fn it_is_unknown_and_reconciling_until_it_was_looked_at() {
     assert_eq!(scene.status().state, Some(RepositoryState::Synced));
     assert!(!scene.holds("Reconciling") && !scene.holds("Stalled"));
     assert_eq!(settled.wake, Wake::At(later(scene.now, Duration::from_secs(63))), "a minute and its jitter");
+}
+
+#[test]
+fn the_default_branch_is_known_until_another_repository_is_named() {
+    let mut scene = scene();
+    scene.step();
+    assert_eq!(scene.status().default_branch, None);
+    scene.found(Ok(&["refs/heads/main"]));
+    scene.step();
+    let main = RefName::new("main").ok();
+    assert_eq!(scene.status().default_branch, main);
+    scene.found(Err("connection refused"));
+    scene.step();
+    assert_eq!(scene.status().default_branch, main, "what was seen stays");
+    // As after a start of the controllers, and then with another URL.
+    scene.look = None;
+    scene.step();
+    assert_eq!(scene.status().default_branch, main);
+    scene.repository.metadata.generation = Some(2);
+    scene.step();
+    assert_eq!(scene.status().default_branch, None);
 }
 
 #[test]

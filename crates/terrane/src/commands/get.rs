@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use anyhow::Context;
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use comfy_table::Table;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ pub(crate) async fn run(options: Get) -> anyhow::Result<()> {
         Kind::Runs => show::<TerraformRun>(options).await,
         Kind::Repositories => show::<TerraformRepository>(options).await,
         Kind::Approvals => show::<TerraformApproval>(options).await,
+        Kind::Repos => show::<Repo>(options).await,
     }
 }
 
@@ -279,6 +280,23 @@ impl Row for TerraformApproval {
             format!("{:?}", self.spec.decision).to_lowercase(),
             self.spec.user.clone(),
             self.spec.plan_sha256.short().to_owned(),
+            created(self, now),
+        ]
+    }
+}
+
+impl Row for Repo {
+    const HEADER: &'static [&'static str] = &["URL", "COMMIT", "RUN", "READY", "MESSAGE", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        let ready = condition::find(&status.conditions, "Ready");
+        vec![
+            self.spec.url.to_string(),
+            status.revision.short.clone().unwrap_or_else(dash),
+            status.run.as_ref().map_or_else(dash, |run| format!("{:?}", run.state)),
+            ready.map_or_else(dash, |c| c.status.clone()),
+            ready.map_or_else(dash, |c| c.message.clone()),
             created(self, now),
         ]
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use clap::{Args, ValueEnum};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -55,7 +55,7 @@ pub(super) fn object(text: &str) -> anyhow::Result<(Kind, &str)> {
     let singular = kind.trim_start_matches("terraform").trim_end_matches(".terrane.dev");
     match Kind::from_str(singular, true) {
         Ok(kind) => Ok((kind, name)),
-        Err(_) => bail!("{kind} is no kind of Terrane; there are layer, run, repository and approval"),
+        Err(_) => bail!("{kind} is no kind of Terrane; there are layer, run, repository, approval and repo"),
     }
 }
 
@@ -65,6 +65,7 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
         Kind::Runs => ApiResource::erase::<TerraformRun>(&()),
         Kind::Repositories => ApiResource::erase::<TerraformRepository>(&()),
         Kind::Approvals => ApiResource::erase::<TerraformApproval>(&()),
+        Kind::Repos => ApiResource::erase::<Repo>(&()),
     }
 }
 
@@ -141,6 +142,8 @@ mod tests {
         assert_eq!(object("app").unwrap(), (Kind::Layers, "app"));
         assert_eq!(object("run/app-plan-1").unwrap(), (Kind::Runs, "app-plan-1"));
         assert_eq!(object("tfr/demo").unwrap(), (Kind::Repositories, "demo"));
+        assert_eq!(object("repo/infra").unwrap(), (Kind::Repos, "infra"));
+        assert_eq!(object("repos.terrane.dev/infra").unwrap(), (Kind::Repos, "infra"));
         assert_eq!(object("terraformlayers/app").unwrap(), (Kind::Layers, "app"));
         assert!(object("pod/x").unwrap_err().to_string().contains("no kind of Terrane"));
     }

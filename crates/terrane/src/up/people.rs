@@ -129,7 +129,7 @@ fn roles() -> [(&'static str, Value); 3] {
     let (log, plan) = (with("terraformruns", subresource::LOG), with("terraformruns", subresource::PLAN));
     let (outputs, state) =
         (with("terraformlayers", subresource::OUTPUTS), with("terraformlayers", subresource::STATE));
-    let kinds = ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals"];
+    let kinds = ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals", "repos"];
     let view = [
         json!({ "apiGroups": [GROUP], "resources": kinds, "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": [GROUP], "resources": [log, plan, outputs], "verbs": ["get"] }),

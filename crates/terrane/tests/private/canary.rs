@@ -236,7 +236,8 @@ impl Search<'_> {
         let mut served = BTreeMap::new();
         let core = ["configmaps", "events", "namespaces", "nodes", "pods", "serviceaccounts"];
         let core = core.map(|kind| format!("/api/v1/{kind}"));
-        let ours = ["terraformapprovals", "terraformlayers", "terraformrepositories", "terraformruns"];
+        let ours =
+            ["repos", "terraformapprovals", "terraformlayers", "terraformrepositories", "terraformruns"];
         let ours = ours.map(|kind| format!("/apis/terrane.dev/v1alpha1/{kind}"));
         let others = ["coordination.k8s.io/v1/leases", "rbac.authorization.k8s.io/v1/rolebindings"];
         let others = others.map(|kind| format!("/apis/{kind}"));

@@ -10,6 +10,7 @@ mod hooks;
 mod inputs;
 mod killed;
 mod outputs;
+mod repo;
 mod runner_override;
 mod split;
 mod takeover;
