@@ -22,7 +22,10 @@ impl Address {
                 }
                 rest.split_once('/')?
             }
-            None => url.split_once(':').filter(|(authority, _)| !authority.contains('/'))?,
+            // What has two colons is a helper of git's, and no host.
+            None => url
+                .split_once(':')
+                .filter(|(authority, path)| !authority.contains('/') && !path.starts_with(':'))?,
         };
         let host = authority.rsplit('@').next()?;
         let host = match host.strip_prefix('[') {
