@@ -52,6 +52,7 @@ fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> 
     found.extend(announced(&api));
     found.extend(workload.processes.iter().flat_map(|process| one_at_a_time(process, &api)));
     found.extend(shown_not_run(&api));
+    found.extend(each_commit_shown(workload, &api));
     found
 }
 
@@ -111,6 +112,28 @@ fn shown_not_run(api: &[&Event]) -> Vec<String> {
     })
     .map(|event| format!("Job {} could be run", text(&event.sent["metadata"]["name"])))
     .collect()
+}
+
+/// Each commit that a Repo's layer took up has a Job.
+fn each_commit_shown(workload: &Workload, api: &[&Event]) -> Vec<String> {
+    if (workload.repos)().is_ok_and(|repos| repos.is_empty()) {
+        return Vec::new();
+    }
+    let made = |target: &'static str| {
+        api.iter().filter(move |event| event.site.verb == "POST" && event.site.target == target)
+    };
+    let commits: BTreeSet<&str> = made("terraformruns")
+        .filter(|event| event.sent["spec"]["trigger"]["kind"] == "commit")
+        .map(|event| text(&event.sent["spec"]["layer"]["revision"]))
+        .collect();
+    let jobs: BTreeSet<&str> = made("jobs")
+        .filter(|event| !event.path.contains("dryRun="))
+        .map(|event| text(&event.sent["metadata"]["name"]))
+        .collect();
+    if jobs.len() < commits.len() {
+        return vec![format!("{commits:?} were taken up, and shown by {jobs:?} alone")];
+    }
+    Vec::new()
 }
 
 /// S1: intervals of mutating executions on one state are disjoint.
