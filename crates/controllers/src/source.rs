@@ -639,7 +639,7 @@ mod tests {
     struct Nobody;
 
     impl Reader for Nobody {
-        fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<BTreeMap<String, CommitId>, String>> {
+        fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
             Box::pin(std::future::pending())
         }
 
@@ -649,6 +649,15 @@ mod tests {
             _: &'a CommitId,
             _: &'a Interest,
         ) -> BoxFuture<'a, Result<CommitId, String>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn declared<'a>(
+            &'a self,
+            _: &'a Place,
+            _: &'a CommitId,
+            _: &'a Module,
+        ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
             Box::pin(std::future::pending())
         }
 
@@ -662,7 +671,7 @@ mod tests {
         let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
         let place = question("code", "1").place().clone();
         let wish = |second| Some(Timestamp::from_second(second).unwrap());
-        let end = |found: Result<BTreeMap<String, CommitId>, String>| {
+        let end = |found: Result<Heads, String>| {
             let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
             desk.found(Question::Heads(place.clone()), Answer::Heads(look));
             desk.look(&place).0.unwrap().answers
@@ -670,11 +679,11 @@ mod tests {
         desk.look_again(&place, wish(1));
         // This one came while the look was under way.
         desk.look_again(&place, wish(2));
-        assert_eq!(end(Ok(BTreeMap::new())), wish(1));
+        assert_eq!(end(Ok(Heads::default())), wish(1));
         desk.look_again(&place, wish(2));
         assert_eq!(end(Err("connection refused".to_owned())), wish(1), "a failure answers nothing");
         desk.look_again(&place, wish(2));
-        assert_eq!(end(Ok(BTreeMap::new())), wish(2));
+        assert_eq!(end(Ok(Heads::default())), wish(2));
         desk.look_again(&place, None);
         assert_eq!(end(Err("connection refused".to_owned())), wish(2), "what was answered stays so");
     }

@@ -178,7 +178,10 @@ fn described() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(v1::states::state, v1::states::state_put))
         .layer(DefaultBodyLimit::disable());
     // A delivery is read by a limit of its own, after its headers were looked at.
-    let webhooks = OpenApiRouter::new().routes(routes!(webhooks::take)).layer(DefaultBodyLimit::disable());
+    let webhooks = OpenApiRouter::new()
+        .routes(routes!(webhooks::take))
+        .routes(routes!(webhooks::take_any))
+        .layer(DefaultBodyLimit::disable());
     let own = OpenApiBuilder::new().build();
     OpenApiRouter::with_openapi(own).merge(limited).merge(states).merge(webhooks)
 }

@@ -7,7 +7,7 @@ use crate::world::{settings, world};
 use api::TerraformRepository;
 use api::repository::{LayerCounts, WebhookStatus};
 use api::text::{CommitId, RefName, Span};
-use engine::repository::{Effect, Look, Observed, decide};
+use engine::repository::{Effect, Heads, Look, Observed, decide};
 use engine::webhook::{Delivery, Noted, SPACING, note};
 use engine::{Wake, later};
 use jiff::{SignedDuration, Timestamp};
@@ -106,7 +106,8 @@ impl Scene {
         self.repository.status = Some(decision.status);
         self.wake = decision.wake;
         for Effect::Look { answers } in decision.effects {
-            let heads = BTreeMap::from([(MAIN.to_owned(), commit(self.head))]);
+            let refs = BTreeMap::from([(MAIN.to_owned(), commit(self.head))]);
+            let heads = Heads { default_branch: None, refs };
             let found = if self.reachable { Ok(heads) } else { Err("connection refused".to_owned()) };
             // It sees what is there when it begins, and takes a while.
             self.looking = Some((Look { at: now, found, answers }, later(now, Duration::from_millis(1500))));

@@ -49,6 +49,24 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// Of several repositories that a delivery is for, the one with the highest rank is told.
+    pub(crate) const fn rank(self) -> u8 {
+        match self {
+            Self::Recorded => 3,
+            Self::Covered => 2,
+            Self::Known => 1,
+            Self::Ignored
+            | Self::Refused
+            | Self::Malformed
+            | Self::TooLarge
+            | Self::TooSlow
+            | Self::TooOften
+            | Self::Unavailable => 0,
+        }
+    }
+}
+
 impl From<&Refusal> for Outcome {
     fn from(refusal: &Refusal) -> Self {
         match refusal {
@@ -62,7 +80,8 @@ impl From<&Refusal> for Outcome {
             | Refusal::Outdated(_)
             | Refusal::BadRequest(_)
             | Refusal::WrongType(_)
-            | Refusal::Invalid(_) => Self::Malformed,
+            | Refusal::Invalid(_)
+            | Refusal::Faulty { .. } => Self::Malformed,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `/webhooks`: what Git hosts say when somebody has pushed. Whoever sends it is nobody to Kubernetes and proves only that it knows the
 //! secret of one repository, over the raw bytes, before anything of them is read.
 //!
-//! The path names the repository, so that one secret is tried and not those of all. What comes of a delivery is a wish in the status of that
+//! The path names the repository, so that one secret is tried and not those of all; where few repositories have one, a path without a name
+//! is enough. What comes of a delivery is a wish in the status of that
 //! repository, `look now`, written before the answer; the controllers ask the remote and believe that alone. The service does this with
 //! rights of its own, the only ones it has to write anything: see `docs/adr`.
 
@@ -9,6 +10,7 @@ mod deliveries;
 mod limits;
 mod secrets;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,21 +51,44 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a write is tried again that somebody else was faster than.
 const TRIES: u32 = 10;
 
-/// Which repository a delivery is for, as its path says.
+/// The most repositories with a secret, and namespaces with repositories, among which the one is looked for that a delivery is meant for:
+/// every secret is tried on the whole body.
+const TRIED: usize = 100;
+
+/// What a delivery is for, as its path says.
 #[derive(Debug)]
 pub(crate) struct Aimed {
     host: Host,
-    key: Key,
+    /// Of a path that names no repository: whichever has the secret that it was made with.
+    key: Option<Key>,
+}
+
+impl Aimed {
+    async fn read(parts: &mut Parts, service: &Arc<Service>) -> Result<Host, Refusal> {
+        let host = named(parts, service, "host").await?;
+        host.parse().map_err(|error: forge::Unknown| Refusal::NotFound(error.to_string()))
+    }
 }
 
 impl FromRequestParts<Arc<Service>> for Aimed {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Refusal> {
-        let host = named(parts, service, "host").await?;
-        let host = host.parse().map_err(|error: forge::Unknown| Refusal::NotFound(error.to_string()))?;
+        let host = Self::read(parts, service).await?;
         let key = (named(parts, service, "namespace").await?, named(parts, service, "name").await?);
-        Ok(Self { host, key })
+        Ok(Self { host, key: Some(key) })
+    }
+}
+
+/// Aimed at no repository by its name.
+#[derive(Debug)]
+pub(crate) struct Unaimed(Aimed);
+
+impl FromRequestParts<Arc<Service>> for Unaimed {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Refusal> {
+        Ok(Self(Aimed { host: Aimed::read(parts, service).await?, key: None }))
     }
 }
 
@@ -101,12 +126,30 @@ pub(crate) async fn take(
     State(service): State<Arc<Service>>,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let host = aimed.host;
-    let taken = service.take_delivery(aimed, request).await;
-    service.deliveries.count(host, taken.as_ref().map_or_else(Outcome::from, |(outcome, _)| *outcome));
-    let (outcome, message) = taken?;
-    let status = if outcome == Outcome::Recorded { StatusCode::ACCEPTED } else { StatusCode::OK };
-    Ok((status, Json(Received { outcome: outcome.as_str(), message })).into_response())
+    service.answer(aimed, request).await
+}
+
+/// Take a delivery of a Git host's webhook, for whichever repository has the secret that it was made with
+///
+/// As the path with namespace and name, which is the better one: here the secrets of all repositories are tried, so there may be a hundred
+/// of them at most, and a stranger who fails too often keeps this path from being heard for a minute.
+#[utoipa::path(
+    post, operation_id = "takeAnyDelivery", tag = "webhooks",
+    path = "/webhooks/{host}",
+    params(("host" = String, Path, description = "`github`, `gitlab`, `gitea`, `bitbucket` or `azuredevops`")),
+    request_body(content = String, content_type = "application/json", description = "What the host sends; GitHub and Gitea also as a form"),
+    responses(
+        (status = 200, body = Received, description = "Nothing had to be written down"),
+        (status = 202, body = Received, description = "Written down; the repository will be looked at"),
+    ),
+    security(()),
+)]
+pub(crate) async fn take_any(
+    Unaimed(aimed): Unaimed,
+    State(service): State<Arc<Service>>,
+    request: Request,
+) -> Result<Response, Refusal> {
+    service.answer(aimed, request).await
 }
 
 /// The same words whatever is missing: a stranger does not learn which repositories there are.
@@ -128,6 +171,15 @@ enum Unbelieved {
 }
 
 impl Service {
+    async fn answer(&self, aimed: Aimed, request: Request) -> Result<Response, Refusal> {
+        let host = aimed.host;
+        let taken = self.take_delivery(aimed, request).await;
+        self.deliveries.count(host, taken.as_ref().map_or_else(Outcome::from, |(outcome, _)| *outcome));
+        let (outcome, message) = taken?;
+        let status = if outcome == Outcome::Recorded { StatusCode::ACCEPTED } else { StatusCode::OK };
+        Ok((status, Json(Received { outcome: outcome.as_str(), message })).into_response())
+    }
+
     async fn take_delivery(&self, aimed: Aimed, request: Request) -> Result<(Outcome, String), Refusal> {
         let Aimed { host, key } = aimed;
         let (Parts { headers, .. }, body) = request.into_parts();
@@ -137,16 +189,24 @@ impl Service {
             return Err(too_large());
         }
         // From memory, so that a stranger costs no request to the API.
-        if !self.repositories.contains(&key).await? {
+        if let Some(key) = &key
+            && !self.repositories.contains(key).await?
+        {
             return Err(unproved(NO_PROOF));
         }
-        let turn = self.limits.enter(&key).await?;
-        let body = match self.believed(&key, &proof, body).await {
-            Ok(body) => body,
+        // All that name no repository share one count.
+        let place = key.clone().unwrap_or_default();
+        let turn = self.limits.enter(&place).await?;
+        let believed = match &key {
+            Some(key) => self.believed(key, &proof, body).await.map(|body| (body, vec![key.clone()])),
+            None => self.believed_by_any(&proof, body).await,
+        };
+        let (body, keys) = match believed {
+            Ok(believed) => believed,
             Err(Unbelieved::Unasked(refusal)) => return Err(refusal),
             Err(Unbelieved::Failed(why, refusal)) => {
                 turn.failed();
-                tracing::warn!(namespace = key.0, repository = key.1, %host, why, "a webhook was refused");
+                tracing::warn!(namespace = place.0, repository = place.1, %host, why, "a webhook was refused");
                 return Err(refusal);
             }
         };
@@ -155,7 +215,55 @@ impl Service {
             .map_err(|error| Refusal::BadRequest(format!("the delivery is not what {host} sends: {error}")))?
         {
             Said::Other(why) => Ok((Outcome::Ignored, why)),
-            Said::Push(push) => self.note(host, &key, &push).await,
+            Said::Push(push) => {
+                let mut most = (Outcome::Ignored, "no repository has this secret".to_owned());
+                for key in &keys {
+                    let noted = self.note(host, key, &push).await?;
+                    if noted.0.rank() >= most.0.rank() {
+                        most = noted;
+                    }
+                }
+                Ok(most)
+            }
+        }
+    }
+
+    /// The whole body of a delivery, and the repositories with whose secret it was made. O(repositories), and a digest of the body for each
+    /// that has a secret, of which there are [`TRIED`] at most.
+    async fn believed_by_any(&self, proof: &Proof, body: Body) -> Result<(Vec<u8>, Vec<Key>), Unbelieved> {
+        let repositories = self.repositories.all().await.map_err(Unbelieved::Unasked)?;
+        let namespaces: BTreeSet<&String> =
+            repositories.iter().map(|((namespace, _), _)| namespace).collect();
+        let mut known = Vec::new();
+        let mut unread = None;
+        if namespaces.len() <= TRIED {
+            for (key, _) in &repositories {
+                match self.keys.of(&self.client, key).await {
+                    Ok(Some(secrets)) => known.push((key, secrets)),
+                    Ok(None) => {}
+                    // One namespace that cannot be read keeps no other from being heard.
+                    Err(refusal) => unread = Some(refusal),
+                }
+            }
+        }
+        if namespaces.len() > TRIED || known.len() > TRIED {
+            return Err(Unbelieved::Unasked(Refusal::NotFound(
+                "too many repositories are here for this path; let it end in /NAMESPACE/NAME of the TerraformRepository".to_owned(),
+            )));
+        }
+        let body = received(body).await?;
+        let keys: Vec<Key> = known
+            .into_iter()
+            .filter(|(_, secrets)| proof.holds(secrets, &body))
+            .map(|(key, _)| key.clone())
+            .collect();
+        match (keys.is_empty(), unread) {
+            (false, _) => Ok((body, keys)),
+            (true, Some(unavailable)) => Err(Unbelieved::Unasked(unavailable)),
+            (true, None) => {
+                let why = "what was sent was made with no repository's secret";
+                Err(Unbelieved::Failed(why, unproved(NO_PROOF)))
+            }
         }
     }
 
@@ -169,11 +277,7 @@ impl Service {
         if proof.is_in_headers() && !proof.holds(&secrets, &[]) {
             return Err(mismatch());
         }
-        let slow =
-            |_| Refusal::TooSlow(format!("the body did not arrive within {} seconds", PATIENCE.as_secs()));
-        let reading = tokio::time::timeout(PATIENCE, whole(body)).await;
-        let body = reading.map_err(slow).and_then(|read| read);
-        let body = body.map_err(|refusal| Unbelieved::Failed("its body did not arrive whole", refusal))?;
+        let body = received(body).await?;
         if proof.holds(&secrets, &body) { Ok(body) } else { Err(mismatch()) }
     }
 
@@ -241,6 +345,13 @@ fn declared(headers: &HeaderMap) -> Option<usize> {
 
 fn too_large() -> Refusal {
     Refusal::TooLarge(format!("the body is larger than {LARGEST} bytes; the next poll finds what was pushed"))
+}
+
+async fn received(body: Body) -> Result<Vec<u8>, Unbelieved> {
+    let slow = |_| Refusal::TooSlow(format!("the body did not arrive within {} seconds", PATIENCE.as_secs()));
+    let reading = tokio::time::timeout(PATIENCE, whole(body)).await;
+    let body = reading.map_err(slow).and_then(|read| read);
+    body.map_err(|refusal| Unbelieved::Failed("its body did not arrive whole", refusal))
 }
 
 /// Never more than the limit is held.

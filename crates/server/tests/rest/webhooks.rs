@@ -32,7 +32,7 @@ fn post(place: &str, delivery: &Delivery, secret: &str) -> Call {
 
 /// A delivery with the headers that it has.
 fn bare(place: &str, delivery: &Delivery) -> Call {
-    let call = Call::post(&format!("/webhooks/{}/{place}", delivery.host));
+    let call = Call::post(format!("/webhooks/{}/{place}", delivery.host).trim_end_matches('/'));
     let call = delivery
         .headers
         .iter()
@@ -371,4 +371,46 @@ async fn no_delivery_is_answered_well_that_was_not_written_down() {
     assert!(ground.webhook("a/code").await.is_some());
     let value: Value = serde_json::to_value(ground.read("a/code").await.status).unwrap();
     assert_eq!(value.as_object().unwrap().keys().collect::<Vec<_>>(), ["webhook"]);
+}
+
+/// A path that names no repository finds the one whose secret it is.
+const ANY: &str = "";
+
+#[tokio::test]
+async fn a_path_without_a_name_is_for_the_repository_whose_secret_it_was_made_with() {
+    let mut ground = Ground::new().await;
+    for host in HOSTS {
+        ground.hooked("a", host, host, &format!("{SECRET} {host}")).await;
+        ground.hooked("b", host, host, &format!("{OTHER} {host}")).await;
+    }
+    ground.restart();
+    for host in HOSTS {
+        let push = delivery(&format!("{host}-push"));
+        let (mine, others) = (format!("a/{host}"), format!("b/{host}"));
+        ground.refused(&mine, post(ANY, &push, "hook:a secret of nobody here"), 401).await;
+        ground.refused(&mine, bare(ANY, &push), 401).await;
+        let answer = ground.refused(&others, post(ANY, &push, &format!("{SECRET} {host}")), 202).await;
+        assert_eq!(outcome(&answer), "recorded");
+        assert_eq!(ground.webhook(&mine).await.unwrap().host, host);
+    }
+    let another_url = delivery("gitea-push");
+    ground.repository_at("a", "elsewhere", "https://git.example.com/infra/other").await;
+    ground.secret("a", "elsewhere", "hook:a secret that is theirs").await;
+    ground.restart();
+    let answer =
+        ground.refused("a/elsewhere", post(ANY, &another_url, "hook:a secret that is theirs"), 200).await;
+    assert_eq!(outcome(&answer), "ignored");
+}
+
+#[tokio::test]
+async fn a_path_without_a_name_is_for_few_repositories() {
+    let mut ground = Ground::new().await;
+    for number in 0..101 {
+        ground.hooked("a", &format!("many-{number}"), "gitea", &format!("{SECRET} {number}")).await;
+    }
+    ground.restart();
+    let push = delivery("gitea-push");
+    let answer = ground.refused("a/many-7", post(ANY, &push, &format!("{SECRET} 7")), 404).await;
+    assert!(answer.json()["detail"].as_str().unwrap().contains("/NAMESPACE/NAME"), "{answer:#?}");
+    ground.call(post("a/many-7", &push, &format!("{SECRET} 7"))).await.with(202);
 }
