@@ -12,6 +12,7 @@ use engine::door::repo::{Effect, Observed, Part, Refused, Report, Why, decide, r
 use engine::layer::Source;
 use engine::{Read, later};
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -154,7 +155,7 @@ impl Scene {
         (&ready.status, &ready.reason, &ready.message)
     }
 
-    fn condition(&self, kind: &str) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
+    fn condition(&self, kind: &str) -> Option<&Condition> {
         condition::find(&self.repo.status.as_ref()?.conditions, kind)
     }
 
@@ -510,13 +511,7 @@ fn a_layer_that_goes_is_waited_for_and_a_repo_that_goes_does_nothing_more() {
     assert!(matches!(&effects[..], [Effect::CreateLayer(_)]), "{effects:#?}");
 
     let mut going = Scene::begun();
-    going.repo.metadata.deletion_timestamp = going
-        .world
-        .layer
-        .metadata
-        .creation_timestamp
-        .clone()
-        .or_else(|| Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(going.world.now)));
+    going.repo.metadata.deletion_timestamp = Some(Time(going.world.now));
     going.world.succeed(adds(1));
     let before = going.repo.status.clone();
     let (effects, report) = going.step();
