@@ -3,6 +3,9 @@
 mod generate;
 mod image;
 mod openapi;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod promises;
 
 use clap::{Parser, Subcommand};
 
