@@ -47,15 +47,20 @@ check_health() {
 runs_of_hello() { kubectl --namespace default get terraformruns --output json | jq '[.items[] | select(.spec.layer.name == "hello")] | length'; }
 answered() { kubectl --namespace default get terraformlayer hello --output 'jsonpath={.status.lastSync}' | grep --quiet "^$1\$" && ready hello; }
 
+# What curl needs to ask the API as the administrator: api-ca.crt and admin.pem.
+write_credentials() {
+    kubectl config view --raw --minify --output json >"$work/admin.json"
+    jq --raw-output '.clusters[0].cluster["certificate-authority-data"]' "$work/admin.json" | base64 --decode >"$work/api-ca.crt"
+    (umask 077 && jq --raw-output '.users[0].user | .["client-certificate-data"], .["client-key-data"]' "$work/admin.json" |
+        while read -r part; do base64 --decode <<<"$part"; done >"$work/admin.pem")
+}
+
 # By one connection, as a kubectl of the administrator would: 1,000 of them would take minutes to start.
 check_reapplied() {
     local before count server path=/apis/terrane.dev/v1alpha1/namespaces/default/terraformlayers/hello
     before=$(runs_of_hello)
     server=$(kubectl config view --minify --output 'jsonpath={.clusters[0].cluster.server}')
-    kubectl config view --raw --minify --output json >"$work/admin.json"
-    jq --raw-output '.clusters[0].cluster["certificate-authority-data"]' "$work/admin.json" | base64 --decode >"$work/api-ca.crt"
-    (umask 077 && jq --raw-output '.users[0].user | .["client-certificate-data"], .["client-key-data"]' "$work/admin.json" |
-        while read -r part; do base64 --decode <<<"$part"; done >"$work/admin.pem")
+    write_credentials
     awk '/^kind: TerraformLayer$/ { found = 1 } { text = text $0 "\n" } /^---$/ { if (found) exit; text = "" } END { if (found) printf "%s", text }' \
         examples/quickstart/3-layer.yaml | sed '/^---$/d' >"$work/layer.yaml"
     for ((count = 0; count < 1000; count++)); do
