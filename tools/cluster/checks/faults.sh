@@ -75,7 +75,23 @@ EOF
     eventually 30 "a policy refuses pods" denies
     for name in "${FAULTS[@]}"; do make_layer broken "fault-$name" "fault-$name"; done
 }
-denies() { ! kubectl --namespace fault-denied run tried --image none --dry-run=server >/dev/null 2>&1; }
+# By the policy's own words: a pod that the namespace's security level refuses would be refused before the policy is in force.
+denies() {
+    local said
+    said=$(kubectl --namespace fault-denied create --dry-run=server --filename - 2>&1 <<'EOF'
+apiVersion: v1
+kind: Pod
+metadata: {name: tried}
+spec:
+  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: main
+    image: none
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+EOF
+    ) || true
+    grep --quiet 'no pods are wanted here' <<<"$said"
+}
 
 tell_faults() {
     eventually 90 "a quota that forbids pods is told by the layer" says fault-quota tfl/broken '^False PodRefused: .*exceeded quota: none'
