@@ -49,11 +49,7 @@ fn main() -> ExitCode {
         return node::shim::main([shim.directory.into_os_string()]);
     }
     start_logging(&arguments);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("start the async runtime")
-    {
+    let runtime = match runtime(&arguments.command).enable_all().build().context("start the async runtime") {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };
@@ -64,6 +60,14 @@ fn main() -> ExitCode {
             Some(said) if is_without_readers(said) => ExitCode::from(BY_SIGPIPE),
             Some(_) | None => std::panic::resume_unwind(panic),
         },
+    }
+}
+
+/// A runner waits for its tool, nearly all the time: more threads would only wake each other, and take what the tool could use.
+fn runtime(command: &Command) -> tokio::runtime::Builder {
+    match command {
+        Command::Runner(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod choice;
 pub mod diagnostics;
 pub mod difference;
+mod garbage;
 pub mod installed;
 pub mod lock_file;
 pub mod plan;

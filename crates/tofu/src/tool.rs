@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::choice::Wanted;
 use crate::diagnostics::Collector;
+use crate::garbage;
 use crate::installed::Catalogue;
 use crate::process::{self, Ended, Lines, Stream, Surroundings, Wish};
 use crate::terragrunt::Terragrunt;
@@ -389,7 +390,15 @@ impl Tool {
                 process::run_wrapper(&terragrunt.path, &self.path, &arguments, dir, surroundings, &mut lines)
                     .await?
             }
-            None => process::run(&self.path, &arguments, dir, surroundings, &mut lines).await?,
+            None => {
+                let mut surroundings = surroundings.clone();
+                surroundings.environment.extend(garbage::variables(
+                    &arguments,
+                    dir,
+                    &surroundings.environment,
+                ));
+                process::run(&self.path, &arguments, dir, &surroundings, &mut lines).await?
+            }
         };
         if self.wrapper.is_some() && ended.code != Some(0) {
             complaints.last_words(&last_words);
