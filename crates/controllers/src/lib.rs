@@ -204,7 +204,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("TerraformRepository", result) });
 
-    let followed = context.metrics.follow(context.queue.clone());
+    let followed = context.metrics.follow(context.queue.clone(), context.now);
     let counting = followed.count(layer_feed.listen());
     let (layers, _) = layer_feed.controller(concern::layer);
     let layers = layers
@@ -341,9 +341,9 @@ async fn measured(
     })
 }
 
-/// How long until then; nothing if it has passed.
-fn span(now: Timestamp, then: Timestamp) -> Duration {
-    Duration::try_from(then.duration_since(now)).unwrap_or_default()
+/// How long it is until then; nothing if it has passed.
+fn span(from: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(from)).unwrap_or_default()
 }
 
 async fn counted(

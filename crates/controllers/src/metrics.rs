@@ -2,6 +2,7 @@
 //! grow with the fleet.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use api::layer::LayerState;
 use api::run::Action;
 use api::{TerraformLayer, TerraformRun};
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -22,7 +24,9 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::error::Class;
 use crate::leader::Leadership;
 use crate::queue::Queue;
+use crate::span;
 
+/// The result is the reason of an end, which is one of a few words of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RunLabels {
     action: &'static str,
@@ -65,13 +69,17 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     runs: Family<RunLabels, Counter>,
-    durations: Histograms<ActionLabels>,
+    retries: Family<ActionLabels, Counter>,
+    durations: Histograms<RunLabels>,
     waits: Histograms<ActionLabels>,
+    lock_waits: Histogram,
     reconciles: Histograms<KindLabels>,
     errors: Family<ErrorLabels, Counter>,
     layers: Family<StateLabels, Gauge>,
     layer_conditions: Family<ConditionLabels, Gauge>,
     queue_length: Gauge,
+    queue_age: Gauge<f64, AtomicU64>,
+    locked_out: Gauge,
     leader: Gauge,
     shards: Gauge,
     term: Gauge,
@@ -92,6 +100,7 @@ struct Part {
     /// What the list that is under way has named.
     fresh: HashMap<Place, Facts>,
     queue: Arc<Queue>,
+    now: fn() -> Timestamp,
 }
 
 /// Namespace and name.
@@ -163,6 +172,12 @@ impl std::fmt::Debug for Sources {
 /// Conditions of layers that are counted: each is a question that an operator asks of the whole fleet.
 const COUNTED: [&str; 4] = ["Ready", "Reconciling", "Stalled", "Drifted"];
 
+/// Results of runs that alerts ask for. They are there from the start, at 0: of a series that begins at 1 Prometheus sees no increase.
+const AWAITED: [&str; 4] = ["Succeeded", "OutcomeUnknown", "DatastoreFull", "ToolUntrusted"];
+
+/// The kinds that are reconciled.
+const KINDS: [&str; 5] = ["TerraformRepository", "TerraformLayer", "TerraformRun", "Repo", "Pod"];
+
 fn seconds_of_runs() -> Histogram {
     // 0.25 s to about 2 h 17 min.
     Histogram::new(exponential_buckets(0.25, 2.0, 16))
@@ -178,12 +193,19 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("terrane");
         let runs = Family::default();
         registry.register("runs", "Runs that have ended, by their result", runs.clone());
+        let retries = Family::default();
+        let help = "Attempts of runs that followed one that failed";
+        registry.register("run_retries", help, retries.clone());
         let durations = Histograms::new_with_constructor(seconds_of_runs);
-        let help = "How long attempts of runs took, from their intent to their result";
+        let help = "How long attempts of runs took, from their intent to their result, by that result";
         registry.register_with_unit("run_duration", help, Unit::Seconds, durations.clone());
         let waits = Histograms::new_with_constructor(seconds_of_runs);
         let help = "How long runs waited from their creation to their first attempt";
         registry.register_with_unit("run_wait", help, Unit::Seconds, waits.clone());
+        let lock_waits = seconds_of_runs();
+        let help =
+            "How long runs waited until another one was done with the same state, of those that had to";
+        registry.register_with_unit("lock_wait", help, Unit::Seconds, lock_waits.clone());
         let reconciles = Histograms::new_with_constructor(seconds_of_reconciles);
         let help = "How long reconciles took, by kind";
         registry.register_with_unit("reconcile_duration", help, Unit::Seconds, reconciles.clone());
@@ -196,6 +218,12 @@ impl Default for Metrics {
         registry.register("layer_conditions", help, layer_conditions.clone());
         let queue_length = Gauge::default();
         registry.register("queue_length", "Runs that wait for a runner", queue_length.clone());
+        let queue_age = Gauge::default();
+        let help = "How long the run that has waited longest for a runner exists; 0 when none waits";
+        registry.register_with_unit("queue_oldest", help, Unit::Seconds, queue_age.clone());
+        let locked_out = Gauge::default();
+        let help = "Runs that wait until another one is done with the same state";
+        registry.register("runs_locked_out", help, locked_out.clone());
         let leader = Gauge::default();
         registry.register("leader", "1 while this process leads, else 0", leader.clone());
         let shards = Gauge::default();
@@ -207,16 +235,32 @@ impl Default for Metrics {
         let term = Gauge::default();
         let help = "The number of this process's term, the highest of several, 0 without one";
         registry.register("leader_term", help, term.clone());
+        for action in [Action::Plan, Action::Apply] {
+            let action = action.as_str();
+            drop(retries.get_or_create(&ActionLabels { action }));
+            for result in AWAITED {
+                drop(runs.get_or_create(&RunLabels { action, result: result.to_owned() }));
+            }
+        }
+        for kind in KINDS {
+            for class in [Class::Transient, Class::Conflict, Class::Invalid, Class::Bug] {
+                drop(errors.get_or_create(&ErrorLabels { kind, class: class.as_str() }));
+            }
+        }
         Self(Arc::new(Inner {
             registry,
             runs,
+            retries,
             durations,
             waits,
+            lock_waits,
             reconciles,
             errors,
             layers,
             layer_conditions,
             queue_length,
+            queue_age,
+            locked_out,
             leader,
             shards,
             term,
@@ -240,12 +284,12 @@ impl Metrics {
         self.sources().leaderships = leaderships;
     }
 
-    pub(crate) fn follow(&self, queue: Arc<Queue>) -> Followed {
+    pub(crate) fn follow(&self, queue: Arc<Queue>, now: fn() -> Timestamp) -> Followed {
         let mut sources = self.sources();
         let key = sources.next;
         sources.next += 1;
         let (layers, fresh) = Default::default();
-        sources.parts.insert(key, Part { layers, fresh, queue });
+        sources.parts.insert(key, Part { layers, fresh, queue, now });
         Followed { metrics: self.clone(), key }
     }
 
@@ -259,9 +303,17 @@ impl Metrics {
         self.0.runs.get_or_create(&RunLabels { action: run.spec.action.as_str(), result }).inc();
     }
 
-    pub(crate) fn attempt_ended(&self, action: Action, took: Duration) {
-        let labels = ActionLabels { action: action.as_str() };
+    pub(crate) fn attempt_ended(&self, action: Action, result: &str, took: Duration) {
+        let labels = RunLabels { action: action.as_str(), result: result.to_owned() };
         self.0.durations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn run_retried(&self, action: Action) {
+        self.0.retries.get_or_create(&ActionLabels { action: action.as_str() }).inc();
+    }
+
+    pub(crate) fn lock_awaited(&self, waited: Duration) {
+        self.0.lock_waits.observe(waited.as_secs_f64());
     }
 
     pub(crate) fn run_started(&self, action: Action, waited: Duration) {
@@ -285,6 +337,10 @@ impl Metrics {
         self.0.term.set(terms.iter().max().map_or(0, |term| i64::from(*term)));
         let queued: usize = sources.parts.values().map(|part| part.queue.len()).sum();
         self.0.queue_length.set(i64::try_from(queued).unwrap_or(i64::MAX));
+        let ages = sources.parts.values().filter_map(|part| Some(span(part.queue.oldest()?, (part.now)())));
+        self.0.queue_age.set(ages.max().unwrap_or_default().as_secs_f64());
+        let locked_out: usize = sources.parts.values().map(|part| part.queue.locked_out()).sum();
+        self.0.locked_out.set(i64::try_from(locked_out).unwrap_or(i64::MAX));
         for state in ["Idle", "PlanNeeded", "ApplyNeeded", "Unknown"] {
             self.0.layers.get_or_create(&StateLabels { state }).set(0);
         }
@@ -328,7 +384,7 @@ mod tests {
     #[tokio::test]
     async fn layers_are_counted_as_they_come_change_and_go() {
         let metrics = Metrics::default();
-        let followed = metrics.follow(Arc::default());
+        let followed = metrics.follow(Arc::default(), Timestamp::now);
         let counted = |line: &str| {
             let text = metrics.text();
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
@@ -364,16 +420,25 @@ mod tests {
     #[test]
     fn the_text_has_our_prefix_units_and_totals() {
         let metrics = Metrics::default();
-        metrics.attempt_ended(Action::Plan, Duration::from_secs(3));
+        metrics.attempt_ended(Action::Plan, "ToolFailed", Duration::from_secs(3));
+        metrics.run_retried(Action::Plan);
+        metrics.lock_awaited(Duration::from_secs(2));
         metrics.failed("TerraformRun", Class::Transient);
         metrics.reconciled("TerraformRun", Duration::from_millis(5));
         let text = metrics.text();
         for line in [
-            "terrane_run_duration_seconds_count{action=\"plan\"} 1",
-            "terrane_run_duration_seconds_sum{action=\"plan\"} 3.0",
+            "terrane_run_duration_seconds_count{action=\"plan\",result=\"ToolFailed\"} 1",
+            "terrane_run_duration_seconds_sum{action=\"plan\",result=\"ToolFailed\"} 3.0",
+            "terrane_run_retries_total{action=\"plan\"} 1",
+            "terrane_run_retries_total{action=\"apply\"} 0",
+            "terrane_lock_wait_seconds_sum 2.0",
+            "terrane_runs_total{action=\"apply\",result=\"OutcomeUnknown\"} 0",
+            "terrane_reconcile_errors_total{kind=\"TerraformLayer\",class=\"bug\"} 0",
             "terrane_reconcile_errors_total{kind=\"TerraformRun\",class=\"transient\"} 1",
             "terrane_layers{state=\"Idle\"} 0",
             "terrane_queue_length 0",
+            "terrane_queue_oldest_seconds 0.0",
+            "terrane_runs_locked_out 0",
             "terrane_leader 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");

@@ -39,6 +39,8 @@ pub struct Queue {
     counted: Mutex<Counted>,
     /// Who waits until another run is done with a state. It only wakes; who is forgotten looks again by itself.
     locked_out: Mutex<BTreeMap<Sha256, BTreeSet<Named>>>,
+    /// Since when each of them waits, as far as this process knows.
+    locked_since: Mutex<BTreeMap<Named, Timestamp>>,
     tell: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     news: Mutex<Option<mpsc::UnboundedReceiver<ObjectRef<Handle<TerraformRun>>>>>,
 }
@@ -82,6 +84,7 @@ impl Queue {
             waiting: Mutex::default(),
             counted: Mutex::default(),
             locked_out: Mutex::default(),
+            locked_since: Mutex::default(),
             tell,
             news: Mutex::new(Some(news)),
         }
@@ -98,6 +101,16 @@ impl Queue {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Since when the run exists that waits longest for a runner. O(what waits).
+    pub(crate) fn oldest(&self) -> Option<Timestamp> {
+        self.locked().values().map(|(one, _)| one.since).min()
+    }
+
+    /// How many runs wait until another one is done with their state.
+    pub(crate) fn locked_out(&self) -> usize {
+        self.since().len()
     }
 
     /// Asks for a runner. With a free slot comes the turn, to be kept until the pod is made and then to be given back.
@@ -181,9 +194,15 @@ impl Queue {
     }
 
     /// The run is to be told when another one is done with its state.
-    pub(crate) fn await_lock(&self, run: &TerraformRun) {
+    pub(crate) fn await_lock(&self, run: &TerraformRun, now: Timestamp) {
+        self.since().entry(named(run)).or_insert(now);
         let mut locked_out = self.locked_out.lock().unwrap_or_else(PoisonError::into_inner);
         locked_out.entry(run.spec.state.clone()).or_default().insert(named(run));
+    }
+
+    /// The run waits for no lock (any more). The answer is since when it did.
+    pub(crate) fn stop_awaiting_lock(&self, run: &impl ResourceExt) -> Option<Timestamp> {
+        self.since().remove(&named(run))
     }
 
     /// The run is done with its state: whoever waits for that looks again. O(runs that wait for this one state).
@@ -215,6 +234,10 @@ impl Queue {
 
     fn count(&self) -> MutexGuard<'_, Counted> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn since(&self) -> MutexGuard<'_, BTreeMap<Named, Timestamp>> {
+        self.locked_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<Named, (Waiting, Timestamp)>> {

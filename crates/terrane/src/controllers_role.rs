@@ -48,6 +48,7 @@ impl ControllersRole {
             datastore: self.datastore.clone(),
             metrics: self.metrics.clone(),
             deliveries: server::Deliveries::default(),
+            stored: None,
             offices: self.offices.clone(),
             definitions,
             duty,

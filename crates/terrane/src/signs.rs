@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::text::Sha256;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use controllers::Metrics;
@@ -16,7 +16,9 @@ use datastore::service::{KubeReviewer, Objects, Place};
 
 use crate::controllers_role::Offices;
 use crate::definitions::Definitions;
+use crate::exposition;
 use crate::listening::Draining;
+use crate::stored::Stored;
 use crate::traffic::Traffic;
 
 /// How long one thing may take to answer before it counts as away.
@@ -37,6 +39,8 @@ pub(crate) struct Signs {
     pub(crate) metrics: Metrics,
     /// What is counted of webhooks, where the same process takes them.
     pub(crate) deliveries: server::Deliveries,
+    /// What is counted of the datastore, where the same process is one.
+    pub(crate) stored: Option<Stored>,
     pub(crate) offices: Offices,
     /// Where others see to the definitions.
     pub(crate) definitions: Option<Definitions>,
@@ -59,11 +63,9 @@ pub(crate) fn router(signs: Signs, figures: Figures) -> Router {
     router.with_state(Arc::new(signs))
 }
 
-/// What Prometheus and OpenMetrics scrapers expect.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-async fn metrics(State(signs): State<Arc<Signs>>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], signs.deliveries.text() + &signs.metrics.text()).into_response()
+async fn metrics(State(signs): State<Arc<Signs>>, asked: HeaderMap) -> Response {
+    let stored = signs.stored.as_ref().map(Stored::text).unwrap_or_default();
+    exposition::answer(&asked, stored + &signs.deliveries.text() + &signs.metrics.text())
 }
 
 async fn ready(State(signs): State<Arc<Signs>>) -> Response {
@@ -106,6 +108,7 @@ pub(crate) fn datastore_router(
     place: Place,
     objects: Objects,
     own: Own,
+    stored: Stored,
 ) -> Router {
     let (draining, traffic) = (own.draining, own.traffic);
     let ready = async move || {
@@ -122,7 +125,7 @@ pub(crate) fn datastore_router(
             ("artefacts", objects),
         ])
     };
-    Router::new().route("/readyz", get(ready)).merge(traffic_router(traffic))
+    Router::new().route("/readyz", get(ready)).merge(traffic_router(traffic, Some(stored)))
 }
 
 /// What a role that serves others knows of itself.
@@ -140,8 +143,11 @@ fn check_draining(draining: &Draining) -> Check {
     }
 }
 
-fn traffic_router(traffic: Traffic) -> Router {
-    let metrics = async move || ([(header::CONTENT_TYPE, METRICS_TYPE)], traffic.text());
+fn traffic_router(traffic: Traffic, stored: Option<Stored>) -> Router {
+    let metrics = async move |asked: HeaderMap| {
+        let stored = stored.as_ref().map(Stored::text).unwrap_or_default();
+        exposition::answer(&asked, stored + &traffic.text())
+    };
     Router::new().route("/metrics", get(metrics))
 }
 
@@ -161,7 +167,7 @@ pub(crate) fn server_router(
     };
     let router = Router::new().route("/readyz", get(ready));
     match figures {
-        Figures::Open => router.merge(traffic_router(traffic)),
+        Figures::Open => router.merge(traffic_router(traffic, None)),
         Figures::Closed => router,
     }
 }

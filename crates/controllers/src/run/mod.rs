@@ -5,7 +5,6 @@ mod observe;
 pub(crate) mod orphans;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::attempt::Description;
 use api::run::RunState;
@@ -27,7 +26,7 @@ use crate::error::{Error, doing, storing};
 use crate::feed::{Forget, Handle};
 use crate::queue::{Fleet, Next};
 use crate::turn::Turn;
-use crate::{Context, status};
+use crate::{Context, span, status};
 
 pub(crate) use lock::waiting_for;
 
@@ -40,6 +39,7 @@ pub(crate) async fn reconcile(
     let runs = Api::<TerraformRun>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
     let Some(found) = runs.get_opt(&run.name_any()).await.map_err(doing("read the run"))? else {
         context.queue.leave(&*run, (context.now)());
+        context.queue.stop_awaiting_lock(&*run);
         return Ok(Wake::OnChange);
     };
     let attempts = found.status.as_ref().map_or(0, |status| status.attempts.len());
@@ -82,9 +82,10 @@ async fn reconcile_one(run: TerraformRun, context: &Context) -> Result<(Wake, bo
         context.queue.wake_next(now);
     }
     if decision.waits_for_lock() {
-        context.queue.await_lock(&seen.run);
+        context.queue.await_lock(&seen.run, now);
     } else if decision.records_end() {
         context.queue.wake_locked_out(&seen.run);
+        context.queue.stop_awaiting_lock(&seen.run);
     }
     Ok((decision.wake, is_at_rest(&seen.run, &decision)))
 }
@@ -139,6 +140,9 @@ async fn act(
         match effect {
             Effect::TakeLock { lease, from, fence } => {
                 lock::take(lease, from.as_deref(), *fence, &run, context).await?;
+                if let Some(since) = context.queue.stop_awaiting_lock(&run) {
+                    context.metrics.lock_awaited(span(since, (context.now)()));
+                }
             }
             Effect::PutDescription(description) => match put_description(description, context).await {
                 Ok(None) => {}
@@ -217,8 +221,9 @@ fn tell(before: &TerraformRunStatus, run: &TerraformRun, context: &Context) {
     let Some(after) = &run.status else { return };
     context.events.tell(run, &before.conditions, &after.conditions);
     let action = run.spec.action;
-    let span =
-        |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
+    if !before.attempts.is_empty() && after.attempts.len() > before.attempts.len() {
+        context.metrics.run_retried(action);
+    }
     if before.attempts.is_empty()
         && let (Some(first), Some(created)) = (after.attempts.first(), run.creation_timestamp())
     {
@@ -228,7 +233,8 @@ fn tell(before: &TerraformRunStatus, run: &TerraformRun, context: &Context) {
     if let (true, Some(last)) = (was_open, after.attempts.last())
         && let Some(finished) = &last.finished_at
     {
-        context.metrics.attempt_ended(action, span(last.started_at.0, finished.0));
+        let result = last.reason.as_deref().unwrap_or_default();
+        context.metrics.attempt_ended(action, result, span(last.started_at.0, finished.0));
     }
     let (Some(state), Some(ready)) = (after.state, condition::find(&after.conditions, "Ready")) else {
         return;

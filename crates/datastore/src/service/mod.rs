@@ -18,6 +18,7 @@ mod state;
 mod state_scan;
 mod store;
 mod upload;
+mod usage;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,7 @@ pub use journal::{Head, Kind as StepKind, Lock, Step};
 pub use keyring::{Error as KeyringError, FirstKey, KeyInfo, Keyring, add_key, add_newest_key};
 pub use place::{Bucket, Error as PlaceError, Objects, Place};
 pub use reseal::{Error as ResealError, Resealed, reseal, uses};
+pub use usage::{AREAS, Held, usage};
 
 use access::{Denied, Operation, permit};
 use journal::{Journal, Refused};

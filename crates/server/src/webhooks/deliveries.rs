@@ -105,6 +105,12 @@ impl Default for Deliveries {
         let counts = Family::default();
         let help = "Deliveries of webhooks, by the kind of Git host and by what became of them";
         registry.register("webhook_deliveries", help, counts.clone());
+        // There from the start, at 0: of a series that begins at 1 Prometheus sees no increase.
+        for host in Host::ALL {
+            for outcome in [Outcome::Recorded, Outcome::Refused, Outcome::Unavailable] {
+                drop(counts.get_or_create(&Labels { host: host.as_str(), outcome: outcome.as_str() }));
+            }
+        }
         Self { registry: Arc::new(registry), counts }
     }
 }

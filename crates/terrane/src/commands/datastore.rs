@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use datastore::service::{Bucket, FirstKey, KeySource, Keyring, KubeReviewer, Place, router};
 
@@ -14,6 +14,7 @@ use super::tools::Downloads;
 use crate::area::Area;
 use crate::listening::{Door, Encryption};
 use crate::provider_service::{self, Registries};
+use crate::stored::Stored;
 use crate::{environment, kubernetes, signs, tool_service};
 
 #[derive(Args, Debug)]
@@ -117,11 +118,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let providers = provider_service::router(&options.tools, registries, reviewer.clone())?;
     let tools = tool_service::router(store, source, reviewer.clone()).merge(providers);
     let own = signs::Own::default();
-    let signs =
-        signs::datastore_router(client, reviewer.clone(), place.clone(), objects.clone(), own.clone());
+    let stored = Stored::new(&place, objects.clone());
+    let signs = signs::datastore_router(
+        client,
+        reviewer.clone(),
+        place.clone(),
+        objects.clone(),
+        own.clone(),
+        stored.clone(),
+    );
     let parts = datastore::service::Options { objects, keys, reviewer };
     let service = own.traffic.count(router(parts).merge(tools)).merge(signs);
     tracing::info!(address = %door.address()?, scheme = door.scheme(), %place, "serving artefacts");
-    // Clients repeat what breaks off at the end, and what was answered is on disk.
-    door.serve(service, &own.draining).await
+    tokio::select! {
+        // Clients repeat what breaks off at the end, and what was answered is on disk.
+        ended = door.serve(service, &own.draining) => ended,
+        () = stored.keep() => bail!("what is kept is no longer counted"),
+    }
 }

@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::arguments::Up;
 use crate::controllers_role::{Candidacy, ControllersRole, Offices};
 use crate::signs::{self, Duty};
+use crate::stored::Stored;
 use crate::{demo, environment, local_node};
 
 /// Nobody can follow while this process is down, as the API is down with it: renewing seldom writes less.
@@ -70,9 +71,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     })?;
     let node_client = server.client(Identity::system());
     let reviewer = Arc::new(KubeReviewer::new(server.client(rights::datastore())));
-    let service = http_service(&options, &data, reviewer.clone())
-        .await?
-        .merge(tools.service(&options, &data, reviewer)?);
+    let (service, stored) = http_service(&options, &data, reviewer.clone()).await?;
+    let service = service.merge(tools.service(&options, &data, reviewer)?);
     let token_file = data.join("controller-token");
     let tokens = [
         token::Kept { account: api::CONTROLLER_ACCOUNT, file: token_file.clone() },
@@ -84,7 +84,11 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     // The data directory belongs to one `up` at a time, so a term that a crash ended is our own and can be followed at once.
     let candidacy = Candidacy::new(&context.client, "terrane-up", TERMS, NonZeroU16::MIN);
     let deliveries = server::Deliveries::default();
-    let signs = signs::Signs { deliveries: deliveries.clone(), ..context.signs(None, Duty::MustLead) };
+    let signs = signs::Signs {
+        deliveries: deliveries.clone(),
+        stored: Some(stored.clone()),
+        ..context.signs(None, Duty::MustLead)
+    };
     let signs = signs::router(signs, options.metrics());
     let people =
         people::people(&administrator, &server, &listener, &data.join("server-token"), deliveries).await?;
@@ -114,6 +118,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
             () = people.keeping => bail!("the HTTP service no longer follows what changes"),
             () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
+            () = stored.keep() => bail!("what the datastore keeps is no longer counted"),
             () = catalogue => bail!("installed tools are no longer looked at"),
             ended = report::follow(&administrator) => ended.context("report on layers"),
             ended = async {
@@ -173,7 +178,11 @@ async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Resu
     Ok(Server::start(server).await?)
 }
 
-async fn http_service(options: &Up, data: &Path, reviewer: Arc<KubeReviewer>) -> anyhow::Result<Router> {
+async fn http_service(
+    options: &Up,
+    data: &Path,
+    reviewer: Arc<KubeReviewer>,
+) -> anyhow::Result<(Router, Stored)> {
     let place = match &options.store {
         Some(bucket) => Place::Bucket(bucket.clone()),
         None => Place::Directory(data.join("artefacts")),
@@ -182,7 +191,9 @@ async fn http_service(options: &Up, data: &Path, reviewer: Arc<KubeReviewer>) ->
     let keys = Keyring::open(&data.join("keys"), &objects, FirstKey::Made)
         .await
         .context("open the keys of the artefacts")?;
-    Ok(datastore::service::router(datastore::service::Options { objects, keys, reviewer }))
+    let stored = Stored::new(&place, objects.clone());
+    let parts = datastore::service::Options { objects, keys, reviewer };
+    Ok((datastore::service::router(parts), stored))
 }
 
 async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {

@@ -4,6 +4,7 @@
 
 mod backends;
 mod draining;
+mod figures;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hooks;
@@ -213,6 +214,8 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     assert!(queued.status.as_ref().unwrap().attempts.is_empty(), "it did not start");
     let (_, text) = page(service, "/metrics").await.unwrap();
     assert!(text.lines().any(|line| line == "terrane_queue_length 1"), "{text}");
+    let age = text.lines().find_map(|line| line.strip_prefix("terrane_queue_oldest_seconds "));
+    assert!(age.unwrap().parse::<f64>().unwrap() > 0.0, "{text}");
 
     // Canceled in mid-apply: asked to stop, its end recorded, its lock free for the next one; the queue goes on.
     let told = told(terrane.command(&["cancel", "slow"]));
@@ -256,6 +259,8 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     let counted = "terrane_runs_total{action=\"apply\",result=\"Canceled\"} 1";
     assert!(text.lines().any(|line| line == counted), "{text}");
     assert!(text.lines().any(|line| line == "terrane_leader 1"), "{text}");
+    figures::are_read_by_prometheus(&text);
+    let mut told = vec![text];
 
     let listen = free_address();
     let mut second = second_controller(&terrane, listen).await;
@@ -274,6 +279,14 @@ async fn runs_queue_are_canceled_told_counted_and_written_down() {
     assert_eq!(records.iter().map(|record| &record.entry).collect::<Vec<_>>(), [&first.entry]);
     let (code, _) = page(listen, "/v1/audit/default/slow").await.unwrap();
     assert_eq!(code, 401, "nobody without a token");
+    let text = until("what is kept was counted", || async move {
+        let (_, text) = page(listen, "/metrics").await?;
+        text.contains("terrane_datastore_bytes{area=\"audit\"}").then_some(text)
+    })
+    .await;
+    figures::are_read_by_prometheus(&text);
+    told.push(text);
+    figures::hold_what_dashboard_and_alerts_ask_for(&told);
     end_role(second).await;
     draining::a_datastore_that_is_told_to_stop_says_so_and_finishes_what_is_under_way(&terrane).await;
     end(terrane).await;
