@@ -78,7 +78,8 @@ async fn what_was_pushed_is_planned_when_the_host_says_so() {
     let told = terrane.command(&["describe", "repository/code"]);
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(told.contains("webhook:") && told.contains("host: gitea"), "{told}");
-    let figures = http.get(format!("{service}/metrics")).send().await.unwrap().text().await.unwrap();
+    let figures = http.get(format!("{service}/metrics")).header("accept", "application/openmetrics-text");
+    let figures = figures.send().await.unwrap().text().await.unwrap();
     for (outcome, count) in [("recorded", 1), ("refused", 1), ("known", 1)] {
         let line =
             format!("terrane_webhook_deliveries_total{{host=\"gitea\",outcome=\"{outcome}\"}} {count}\n");
