@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inputs::KeyRef;
 use crate::run::Mode;
-use crate::text::{LayerPath, OutputName, Sha256, Span};
+use crate::text::{EnvironmentName, LayerPath, OutputName, Sha256, Span};
 
 /// How long a hook may take where it does not say.
 pub const HOOK_TIMEOUT: Span = Span::from_secs(10 * 60);
@@ -70,12 +70,34 @@ pub struct Hook {
     /// A file of the repository, relative to its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<LayerPath>,
+    /// What it is called with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 4096)))]
+    pub args: Vec<String>,
+    /// What it is called with behind those: `--NAME VALUE` for each, with a value that its environment has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub args_from: Vec<ArgumentFrom>,
     /// How long it may take. Default: 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     /// What it prints is a JSON object, or its last line is, and stands in `status.hookOutputs` under this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_to: Option<OutputName>,
+    /// The attempt goes on as if it had succeeded, whatever comes of it. Why it failed, or why what it printed is not kept, then stands
+    /// under its `outputTo` as `failed`. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+/// One argument whose value is in the environment. It is left out where there is none, and where it is secret: arguments can be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ArgumentFrom {
+    /// What is called `--NAME`.
+    pub name: OutputName,
+    /// The variable of the environment that holds its value.
+    pub variable: EnvironmentName,
 }
 
 /// Commands in the place of the tool's own apply. There is no plan file to approve then: the digest of the script, of the code and of what

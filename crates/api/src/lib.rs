@@ -22,6 +22,7 @@ pub mod service;
 pub mod similar;
 pub mod snapshot;
 pub mod template;
+pub mod terraform;
 pub mod text;
 pub mod tool;
 
@@ -30,11 +31,16 @@ pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
 pub use repo::{Repo, RepoSpec, RepoStatus};
 pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
 pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};
+pub use terraform::{Terraform, TerraformSpec, TerraformStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
 pub const GROUP: &str = "terrane.dev";
+/// The group of the kind [`Terraform`].
+pub const WORKLOAD_GROUP: &str = "alustan.io";
+/// All groups that kinds of Terrane are in.
+pub const GROUPS: [&str; 2] = [GROUP, WORKLOAD_GROUP];
 pub const VERSION: &str = "v1alpha1";
 
 /// Where Terrane keeps what belongs to no tenant: its leases, its own service accounts.
@@ -73,6 +79,8 @@ pub const JOB_MANAGER: &str = "terrane.dev/repo";
 
 /// On every layer from before its first run until its runs have ended and, where it says so, its infrastructure is destroyed.
 pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
+/// On every Terraform from before its layer is made until that is gone, and with it, where it says so, the infrastructure.
+pub const WORKLOAD_FINALIZER: &str = "terrane.dev/terraform";
 
 pub mod annotation {
     //! Wishes of people with the right to annotate a layer or a run.
@@ -106,6 +114,7 @@ pub fn custom_resources() -> Vec<CustomResourceDefinition> {
         TerraformRun::crd(),
         TerraformApproval::crd(),
         Repo::crd(),
+        Terraform::crd(),
     ];
     all.map(formats::signed).into()
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::overrides::RunnerOverride;
-use crate::text::{CommitId, GitUrl, ObjectName, RefName, Span};
+use crate::text::{CommitId, DataKey, GitUrl, ObjectName, RefName, Span};
 use crate::tool::Choice;
 
 /// Where code comes from, and what its layers have in common.
@@ -119,6 +119,9 @@ pub struct Credentials {
     /// A Secret of the same namespace with `token`, or `username` and `password`, or `ssh-privatekey` (and `known_hosts`; the host
     /// keys of the large forges are known). `ca.crt` beside them names the authorities of an https server.
     pub secret_name: ObjectName,
+    /// The key of the Secret that holds the SSH private key. Default: `ssh-privatekey`, `sshPrivateKey` or `identity`, whichever is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_key: Option<DataKey>,
 }
 
 /// What was last seen of the repository.

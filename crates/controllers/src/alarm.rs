@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
@@ -46,6 +46,12 @@ impl From<&Handle<TerraformLayer>> for Waiting {
 impl From<&Handle<TerraformRun>> for Waiting {
     fn from(object: &Handle<TerraformRun>) -> Self {
         Waiting::Run { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+impl From<&Handle<Terraform>> for Waiting {
+    fn from(object: &Handle<Terraform>) -> Self {
+        Waiting::Terraform { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }
 

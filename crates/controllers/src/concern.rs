@@ -6,7 +6,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use engine::run::{can_still_work, obstacle};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -100,6 +100,23 @@ pub(crate) fn run_to_repo(run: &TerraformRun) -> u64 {
 /// A Repo to its own controller, which writes the status and knows it.
 pub(crate) fn repo(repo: &Repo) -> u64 {
     hash(&wish(repo))
+}
+
+/// A Terraform to its own controller, which writes the status and knows it.
+pub(crate) fn terraform(terraform: &Terraform) -> u64 {
+    hash(&wish(terraform))
+}
+
+/// A layer to the Terraform that bears its name: what it is, what it says about itself, and what its hooks printed.
+pub(crate) fn layer_to_terraform(layer: &TerraformLayer) -> u64 {
+    let status = layer.status.as_ref();
+    let told = status.map(|status| {
+        let printed: Vec<_> =
+            status.hook_outputs.iter().map(|(name, value)| (name, value.to_string())).collect();
+        let written = condition::find(&status.conditions, "OutputsWritten").map(|one| one.message.as_str());
+        (status.observed_generation, words(&status.conditions), printed, written)
+    });
+    hash(&(wish(layer), told))
 }
 
 /// What an object says about itself as a whole.

@@ -1,6 +1,8 @@
 //! The credentials of a repository: the Secret it names, else the one of its namespace whose `url` covers the repository's URL.
 //! Secrets of other namespaces are never read for it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
@@ -35,8 +37,14 @@ pub(crate) async fn read(client: &Client, place: &Place) -> Result<Credentials, 
     };
     let Some(secret) = found else { return Ok(Credentials::default()) };
     let name = secret.name_any();
-    let data =
+    let mut data: BTreeMap<String, Vec<u8>> =
         secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect();
+    if let Some(key) = &place.ssh_key {
+        let named = data.remove(key);
+        let named =
+            named.ok_or_else(|| format!("Secret {name} has no key {key}; add it, or name another"))?;
+        data.insert("ssh-privatekey".to_owned(), named);
+    }
     Credentials::from_secret(&data).map_err(|why| format!("Secret {name}: {why}"))
 }
 
@@ -56,8 +64,6 @@ fn longest_match(secrets: Vec<Secret>, url: &str) -> Option<Secret> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn secret(name: &str, url: &str) -> Secret {

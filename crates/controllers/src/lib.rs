@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::inputs::DigestKey;
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
 use engine::run::can_still_work;
 use engine::shard::Shard;
 use engine::{Settings, Wake};
@@ -177,6 +177,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let mut approval_feed =
         Feed::<TerraformApproval>::new(&context.client, namespaces, shard, config(), events);
     let mut repo_feed = Feed::<Repo>::new(&context.client, namespaces, shard, config(), events);
+    let mut terraform_feed = Feed::<Terraform>::new(&context.client, namespaces, shard, config(), events);
     let (queue, now) = (Arc::clone(&context.queue), context.now);
     let mut pod_feed =
         Feed::<Pod>::new(&context.client, namespaces, shard, ours(), events).with_beside(move |pod| {
@@ -264,6 +265,32 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("Repo", result) });
 
+    let (terraforms, _) = terraform_feed.controller(concern::terraform);
+    let terraforms = terraforms
+        .with_config(options())
+        .watches_stream(
+            repository_feed.touched(concern::repository_to_repo),
+            |repository: TerraformRepository| {
+                let namespace = repository.namespace().unwrap_or_default();
+                Some(ObjectRef::new(&repository.name_any()).within(&namespace))
+            },
+        )
+        .watches_stream(layer_feed.touched(concern::layer_to_terraform), |layer: TerraformLayer| {
+            let namespace = layer.namespace().unwrap_or_default();
+            Some(ObjectRef::new(&layer.name_any()).within(&namespace))
+        })
+        .reconcile_on(news.terraforms)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| {
+                let done = door::terraform::reconcile(object.clone(), context.clone());
+                measured(Waiting::from(&*object), context, done)
+            },
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("Terraform", result) });
+
     let (runs, ended) = run_feed.controller(concern::run);
     let ended = Arc::new(ended);
     let runs = runs
@@ -319,11 +346,23 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             run_feed.work(stop()),
             approval_feed.work(stop()),
             repo_feed.work(stop()),
+            terraform_feed.work(stop()),
             pod_feed.work(stop()),
         )
     };
     let work = async {
-        tokio::join!(repositories, layers, runs, repos, orphans, desk, feeds, counting, references);
+        tokio::join!(
+            repositories,
+            layers,
+            runs,
+            repos,
+            terraforms,
+            orphans,
+            desk,
+            feeds,
+            counting,
+            references
+        );
         told.cancel();
     };
     tokio::join!(work, telling);

@@ -176,7 +176,8 @@ const COUNTED: [&str; 4] = ["Ready", "Reconciling", "Stalled", "Drifted"];
 const AWAITED: [&str; 4] = ["Succeeded", "OutcomeUnknown", "DatastoreFull", "ToolUntrusted"];
 
 /// The kinds that are reconciled.
-const KINDS: [&str; 5] = ["TerraformRepository", "TerraformLayer", "TerraformRun", "Repo", "Pod"];
+const KINDS: [&str; 6] =
+    ["TerraformRepository", "TerraformLayer", "TerraformRun", "Repo", "Terraform", "Pod"];
 
 fn seconds_of_runs() -> Histogram {
     // 0.25 s to about 2 h 17 min.

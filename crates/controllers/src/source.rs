@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::template::Declared;
 use api::text::{CommitId, GitUrl, RefName, Sha256};
-use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
 use engine::Read;
 use engine::repository::{Heads, Look};
 use futures::channel::mpsc;
@@ -44,16 +44,20 @@ pub struct Place {
     pub url: GitUrl,
     /// The Secret that the repository names.
     pub secret: Option<String>,
+    /// The key of it that holds an SSH private key, where the repository says so.
+    pub ssh_key: Option<String>,
 }
 
 impl Place {
     pub(crate) fn of(repository: &TerraformRepository) -> Self {
+        let login = repository.spec.repository.credentials.as_ref();
         Self {
             uid: repository.uid().unwrap_or_default(),
             name: repository.name_any(),
             namespace: repository.namespace().unwrap_or_default(),
             url: repository.spec.repository.url.clone(),
-            secret: repository.spec.repository.credentials.as_ref().map(|c| c.secret_name.to_string()),
+            secret: login.map(|login| login.secret_name.to_string()),
+            ssh_key: login.and_then(|login| login.ssh_key.as_ref()).map(ToString::to_string),
         }
     }
 }
@@ -117,6 +121,7 @@ pub enum Waiting {
     Layer { namespace: String, name: String },
     Run { namespace: String, name: String },
     Repo { namespace: String, name: String },
+    Terraform { namespace: String, name: String },
 }
 
 impl Waiting {
@@ -126,6 +131,7 @@ impl Waiting {
             Self::Layer { .. } => "TerraformLayer",
             Self::Run { .. } => "TerraformRun",
             Self::Repo { .. } => "Repo",
+            Self::Terraform { .. } => "Terraform",
         }
     }
 }
@@ -139,6 +145,7 @@ pub(crate) struct AllNews {
     pub(crate) layers: News<TerraformLayer>,
     pub(crate) runs: News<TerraformRun>,
     pub(crate) repos: News<Repo>,
+    pub(crate) terraforms: News<Terraform>,
 }
 
 /// Where a desk gets its answers. Why a question has none is said in words for the status.
@@ -182,6 +189,7 @@ pub struct Desk {
     tell_layer: mpsc::UnboundedSender<ObjectRef<Handle<TerraformLayer>>>,
     tell_run: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     tell_repo: mpsc::UnboundedSender<ObjectRef<Handle<Repo>>>,
+    tell_terraform: mpsc::UnboundedSender<ObjectRef<Handle<Terraform>>>,
     news: Mutex<Option<AllNews>>,
 }
 
@@ -204,6 +212,7 @@ impl Desk {
         let (tell_layer, layers) = mpsc::unbounded();
         let (tell_run, runs) = mpsc::unbounded();
         let (tell_repo, repos) = mpsc::unbounded();
+        let (tell_terraform, terraforms) = mpsc::unbounded();
         Self {
             reader,
             now,
@@ -215,7 +224,8 @@ impl Desk {
             tell_layer,
             tell_run,
             tell_repo,
-            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos })),
+            tell_terraform,
+            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos, terraforms })),
         }
     }
 
@@ -446,6 +456,9 @@ impl Desk {
             Waiting::Repo { namespace, name } => {
                 self.tell_repo.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
             }
+            Waiting::Terraform { namespace, name } => {
+                self.tell_terraform.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
         };
     }
 }
@@ -608,6 +621,7 @@ mod tests {
             namespace: "default".to_owned(),
             url: GitUrl::new("https://forge.example/x").unwrap(),
             secret: None,
+            ssh_key: None,
         };
         Question::Bundle { place, commit: CommitId::new(digit.repeat(40)).unwrap() }
     }

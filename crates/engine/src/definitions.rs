@@ -5,10 +5,10 @@ use api::custom_resources;
 use serde_json::{Map, Value};
 
 /// What the API's definitions lack of what this version reads and writes, each as `Kind path`; of what is missing with all that is below
-/// it, only the uppermost. `served` is the API's own description of `terrane.dev/v1alpha1`, in OpenAPI v3. O(fields of all kinds).
-pub fn lacking(served: &Value) -> Vec<String> {
+/// it, only the uppermost. `served` is the API's own description of our version of that group, in OpenAPI v3. O(fields of all kinds).
+pub fn lacking(group: &str, served: &Value) -> Vec<String> {
     let mut lacking = Vec::new();
-    for wanted in custom_resources() {
+    for wanted in custom_resources().into_iter().filter(|wanted| wanted.spec.group == group) {
         let (kind, plural) = (wanted.spec.names.kind, wanted.spec.names.plural);
         let Some(found) = schema_of(served, &kind) else {
             lacking.push(kind);
@@ -29,7 +29,7 @@ pub fn lacking(served: &Value) -> Vec<String> {
                 }
             }
             let has_status = version.subresources.as_ref().is_some_and(|all| all.status.is_some());
-            if has_status && !serves_status(served, &plural) {
+            if has_status && !serves_status(served, group, &plural) {
                 lacking.push(format!("{kind} status as a subresource"));
             }
         }
@@ -59,9 +59,8 @@ fn schema_of<'a>(served: &'a Value, kind: &str) -> Option<&'a Value> {
     served.pointer("/components/schemas")?.as_object()?.values().find(is_it)
 }
 
-fn serves_status(served: &Value, plural: &str) -> bool {
-    let path =
-        format!("/apis/{}/{}/namespaces/{{namespace}}/{plural}/{{name}}/status", api::GROUP, api::VERSION);
+fn serves_status(served: &Value, group: &str, plural: &str) -> bool {
+    let path = format!("/apis/{group}/{}/namespaces/{{namespace}}/{plural}/{{name}}/status", api::VERSION);
     served.get("paths").and_then(|paths| paths.get(path)).is_some()
 }
 
@@ -104,7 +103,7 @@ mod tests {
     /// As an API that knows all of it would describe itself.
     fn whole() -> Value {
         let (mut schemas, mut paths) = (Map::new(), Map::new());
-        for definition in custom_resources() {
+        for definition in custom_resources().into_iter().filter(|one| one.spec.group == api::GROUP) {
             let names = definition.spec.names;
             let version = definition.spec.versions.into_iter().next().unwrap();
             let mut schema = serde_json::to_value(version.schema.unwrap().open_api_v3_schema).unwrap();
@@ -128,7 +127,7 @@ mod tests {
     fn without(change: impl FnOnce(&mut Value)) -> Vec<String> {
         let mut served = whole();
         change(&mut served);
-        lacking(&served)
+        lacking(api::GROUP, &served)
     }
 
     fn remove(served: &mut Value, place: &str, name: &str) {
@@ -141,7 +140,7 @@ mod tests {
 
     #[test]
     fn this_version_lacks_nothing_of_itself() {
-        assert_eq!(lacking(&whole()), Vec::<String>::new());
+        assert_eq!(lacking(api::GROUP, &whole()), Vec::<String>::new());
     }
 
     #[test]
@@ -162,7 +161,8 @@ mod tests {
         let path = "/apis/terrane.dev/v1alpha1/namespaces/{namespace}/terraformapprovals/{name}/status";
         assert_eq!(field("/paths", path), ["TerraformApproval status as a subresource"]);
         assert_eq!(field("/components/schemas", "dev.terrane.v1alpha1.TerraformRun"), ["TerraformRun"]);
-        let none = lacking(&json!({}));
+        assert_eq!(lacking(api::WORKLOAD_GROUP, &json!({})), ["Terraform"]);
+        let none = lacking(api::GROUP, &json!({}));
         assert_eq!(
             none,
             ["TerraformRepository", "TerraformLayer", "TerraformRun", "TerraformApproval", "Repo"]

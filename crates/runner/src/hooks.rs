@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::attempt::Reason;
-use api::hooks::{HOOK_TIMEOUT, Hook, Moment};
+use api::hooks::{ArgumentFrom, HOOK_TIMEOUT, Hook, Moment};
 use api::text::OutputName;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tofu::process::{self, Ended, Stream, Surroundings, Wish};
 use tokio::sync::watch;
 
@@ -31,7 +31,10 @@ pub(crate) struct Command {
     pub(crate) text: Text,
     pub(crate) arguments: Vec<String>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) arguments_from: Vec<ArgumentFrom>,
     pub(crate) output_to: Option<OutputName>,
+    /// The attempt goes on whatever comes of it.
+    pub(crate) optional: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -44,7 +47,14 @@ pub(crate) enum Text {
 impl Command {
     pub(crate) fn of_hook(hook: &Hook, text: Text) -> Self {
         let timeout = Some(hook.timeout.unwrap_or(HOOK_TIMEOUT).get());
-        Self { text, arguments: Vec::new(), timeout, output_to: hook.output_to.clone() }
+        Self {
+            text,
+            arguments: hook.args.clone(),
+            timeout,
+            arguments_from: hook.args_from.clone(),
+            output_to: hook.output_to.clone(),
+            optional: hook.optional,
+        }
     }
 }
 
@@ -60,6 +70,40 @@ impl Work<'_> {
     /// Runs the hooks of a moment one after the other; the first that fails ends the attempt.
     pub(crate) async fn hooks(&self, moment: Moment, ready: &Ready, outputs: &mut Outputs) -> Step<()> {
         let hooks = self.own.hooks.get(&moment).map_or(&[][..], Vec::as_slice);
+        for (index, hook) in hooks.iter().enumerate() {
+            let name = if hooks.len() == 1 { moment.to_string() } else { format!("{moment} {}", index + 1) };
+            let came = self.hook(hook, moment, &name, &format!("{moment}-{index}"), ready).await;
+            let kept = match came {
+                Ok(kept) => kept,
+                Err(ending) if hook.optional => Err(ending.message),
+                Err(ending) => return Err(ending),
+            };
+            let Some(to) = &hook.output_to else { continue };
+            match kept {
+                Ok(mut value) => {
+                    self.log.mask().json(&mut value);
+                    outputs.insert(to.to_string(), value);
+                }
+                Err(why) => {
+                    self.log.line(&format!("What hook {name} printed is not kept as {to}: {why}."));
+                    if hook.optional {
+                        outputs.insert(to.to_string(), json!({ "failed": self.log.mask().line(&why) }));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one hook to its end: the object that it printed, or why that is none.
+    async fn hook(
+        &self,
+        hook: &Command,
+        moment: Moment,
+        name: &str,
+        file: &str,
+        ready: &Ready,
+    ) -> Step<Result<Value, String>> {
         let done = match moment {
             Moment::AfterApply | Moment::AfterDestroy => "; what was done before it stays",
             Moment::BeforeInit
@@ -69,38 +113,41 @@ impl Work<'_> {
             | Moment::BeforeApply
             | Moment::BeforeDestroy => "",
         };
-        for (index, hook) in hooks.iter().enumerate() {
-            let name = if hooks.len() == 1 { moment.to_string() } else { format!("{moment} {}", index + 1) };
-            if *self.surroundings.stop.borrow() == Wish::Stop {
-                let words = format!("the attempt was stopped before hook {name}{done}");
-                return Err(Ending::failed(Reason::Interrupted, words));
-            }
-            self.log.line(&format!("Hook {name}:"));
-            let mut surroundings = self.told(moment.as_str(), ready)?;
-            surroundings.grace = surroundings.grace.min(HOOK_GRACE);
-            let file = format!("{moment}-{index}");
-            let said = self.command(hook, &file, ready, surroundings, Reason::HookFailed).await?;
-            if let Some(words) = failure(&said) {
-                let reason = if said.ended.interrupted && said.overdue.is_none() {
-                    Reason::Interrupted
-                } else {
-                    Reason::HookFailed
-                };
-                return Err(Ending::failed(reason, format!("hook {name} {words}{done}; the log says more")));
-            }
-            if let Some(to) = &hook.output_to {
-                match output(&said.out) {
-                    Ok(mut value) => {
-                        self.log.mask().json(&mut value);
-                        outputs.insert(to.to_string(), value);
-                    }
-                    Err(why) => {
-                        self.log.line(&format!("What hook {name} printed is not kept as {to}: {why}."))
-                    }
+        if *self.surroundings.stop.borrow() == Wish::Stop {
+            let words = format!("the attempt was stopped before hook {name}{done}");
+            return Err(Ending::failed(Reason::Interrupted, words));
+        }
+        self.log.line(&format!("Hook {name}:"));
+        let mut surroundings = self.told(moment.as_str(), ready)?;
+        surroundings.grace = surroundings.grace.min(HOOK_GRACE);
+        let said = self.command(hook, file, ready, surroundings, Reason::HookFailed).await?;
+        if let Some(words) = failure(&said) {
+            let reason = if said.ended.interrupted && said.overdue.is_none() {
+                Reason::Interrupted
+            } else {
+                Reason::HookFailed
+            };
+            return Err(Ending::failed(reason, format!("hook {name} {words}{done}; the log says more")));
+        }
+        Ok(output(&said.out))
+    }
+
+    /// What a command is called with by what its environment has. Arguments can be seen by others: no secret becomes one.
+    fn arguments_from(&self, command: &Command, surroundings: &Surroundings) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        for ArgumentFrom { name, variable } in &command.arguments_from {
+            let mut known = surroundings.environment.iter().rev();
+            let value = known.find(|(known, _)| known == variable.as_str()).map(|(_, value)| value);
+            match value {
+                None => self.log.line(&format!("--{name} is left out: there is no variable {variable}.")),
+                Some(value) if value.to_str().is_none_or(|text| self.log.mask().line(text) != text) => {
+                    self.log
+                        .line(&format!("--{name} is left out: {variable} holds a secret; read it there."));
                 }
+                Some(value) => arguments.extend([OsString::from(format!("--{name}")), value.clone()]),
             }
         }
-        Ok(())
+        arguments
     }
 
     /// Runs one command to its end, in the layer's directory.
@@ -132,6 +179,7 @@ impl Work<'_> {
         let (program, mut arguments) = reader(&text);
         arguments.push(file.into());
         arguments.extend(command.arguments.iter().map(OsString::from));
+        arguments.extend(self.arguments_from(command, &surroundings));
         let mut out = String::new();
         let mut lines = |stream: Stream, line: &str| {
             self.log.line(line);
@@ -263,8 +311,6 @@ fn output(text: &str) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
-
     use super::*;
 
     #[test]

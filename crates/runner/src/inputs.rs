@@ -207,7 +207,14 @@ fn assemble(inputs: &Inputs, digest: &Sha256, values: &Contents, doors: &Content
             text(script.inline.as_ref(), script.config_map_ref.as_ref(), script.path.as_ref(), values);
         if let Some(text) = found {
             let timeout = script.timeout.map(|span| span.get());
-            let command = Command { text, arguments: script.args.clone(), timeout, output_to: None };
+            let command = Command {
+                text,
+                arguments: script.args.clone(),
+                timeout,
+                arguments_from: Vec::new(),
+                output_to: None,
+                optional: false,
+            };
             given.scripts.insert(mode, (command, digest.clone()));
         }
     }

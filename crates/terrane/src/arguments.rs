@@ -159,6 +159,9 @@ pub(crate) struct Up {
     /// Let pods of this image run the programs below a directory of this machine; can be given again
     #[arg(long = "image", value_name = "NAME=DIR", value_parser = image_root)]
     pub images: Vec<ImageRoot>,
+    /// A Secret of the layer's namespace whose keys become variables of its runners, where it exists, such as AWS_ACCESS_KEY_ID
+    #[arg(long, value_name = "NAME")]
+    pub runner_secret_env: Option<ObjectName>,
     /// Read repositories below one URL from another place, such as a mirror; the longest FROM that fits wins, and the
     /// repository's credentials are used there. May be given several times
     #[arg(long, value_name = "FROM=TO")]
@@ -441,6 +444,8 @@ pub(crate) enum Kind {
     Approvals,
     #[value(alias = "repo", alias = "tfrepo")]
     Repos,
+    #[value(alias = "terraform", alias = "tfw")]
+    Terraforms,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -71,12 +71,18 @@ impl Definitions {
 
     /// As the API describes its kinds to anybody who is logged in.
     async fn look(&self) -> Result<Vec<String>, kube::Error> {
-        let path = format!("/openapi/v3/apis/{}/{}", api::GROUP, api::VERSION);
-        let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        match self.client.request::<Value>(request).await {
-            Ok(served) => Ok(lacking(&served)),
-            Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(lacking(&Value::Null)),
-            Err(error) => Err(error),
+        let mut found = Vec::new();
+        for group in api::GROUPS {
+            let path = format!("/openapi/v3/apis/{group}/{}", api::VERSION);
+            let request = http::Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            match self.client.request::<Value>(request).await {
+                Ok(served) => found.extend(lacking(group, &served)),
+                Err(kube::Error::Api(answer)) if answer.code == 404 => {
+                    found.extend(lacking(group, &Value::Null));
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(found)
     }
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::program::{Kubectl, map, same};
 
-cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health, cluster_info, services, explains_services);
+cases!("ask": explains_built_in, explains_field, explains_custom, explains_custom_field, explains_unknown, api_resources, api_resources_of_workloads, api_resources_names, api_versions, can_i, can_i_as_another, can_i_list, can_i_list_as_another, who_am_i, who_am_i_as, impersonated_get, events, events_of_one, raw, version, cluster_health, cluster_info, services, explains_services);
 
 async fn explains_built_in(k: Kubectl) -> Result<()> {
     let output = k.run("explain configmap").await?;
@@ -53,6 +53,12 @@ async fn api_resources(k: Kubectl) -> Result<()> {
             ["terraformruns", "tfrun", "terrane.dev/v1alpha1", "true", "TerraformRun"],
         ],
     )
+}
+
+async fn api_resources_of_workloads(k: Kubectl) -> Result<()> {
+    let output = k.run("api-resources --api-group=alustan.io --no-headers").await?;
+    let rows: Vec<Vec<&str>> = output.ok()?.lines().map(|line| line.split_whitespace().collect()).collect();
+    same(rows, [["terraforms", "tfw", "alustan.io/v1alpha1", "true", "Terraform"]])
 }
 
 async fn api_resources_names(k: Kubectl) -> Result<()> {

@@ -8,14 +8,15 @@ use api::condition::{self, Truth};
 use api::repo::{RepoRevisions, RepoRun, RepoStatus};
 use api::repository::Location;
 use api::text::{LayerPath, ObjectName, PathGlob, RefName};
-use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun, label};
+use api::{Repo, TerraformLayer, TerraformRepository, TerraformRun};
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::Resource;
 use serde_json::{Value, json};
 
+use super::child::{build_child, build_patch, is_ours, may_change};
 use super::job::{build_job, is_of, is_over, job_status};
+use super::ready::{Progress, Ready, in_the_way, of_layer, unreadable};
 use super::rounds::{Round, Standing, rounds};
 use crate::{Settings, Wake, later};
 
@@ -80,7 +81,6 @@ const REFUSED: Duration = Duration::from_secs(60);
 
 /// Every commit counts, wherever it changes something: whoever wants fewer plans names a directory, and declares a layer for it.
 const EVERYTHING: &str = "**";
-const BRANCH_OF_NO_NAME: &str = "main";
 
 /// The names of the Jobs that a decision rests on.
 pub fn shown(repo: &Repo, layer: Option<&TerraformLayer>, runs: &[TerraformRun]) -> Vec<String> {
@@ -104,11 +104,16 @@ fn keep_repository(seen: &Observed<'_>) -> Option<Effect> {
     let location = json!({ "url": wanted.url, "credentials": wanted.credentials });
     let fields = json!({ "repository": location, "pollInterval": spec.interval });
     let Some(found) = seen.repository else {
-        let made = build_child(seen.repo, "TerraformRepository", &fields)?;
+        let made = build_child(
+            &seen.repo.metadata,
+            &seen.repo.controller_owner_ref(&())?,
+            "TerraformRepository",
+            &fields,
+        );
         return serde_json::from_value(made).ok().map(Box::new).map(Effect::CreateRepository);
     };
     let is_right = found.spec.repository == wanted && found.spec.poll_interval == spec.interval;
-    (!is_right && may_change(seen.repo, &found.metadata))
+    (!is_right && may_change(&seen.repo.metadata, &found.metadata))
         .then(|| Effect::PatchRepository(build_patch(&found.metadata, &fields)))
 }
 
@@ -123,8 +128,13 @@ fn keep_layer(seen: &Observed<'_>) -> Option<Effect> {
     });
     let Some(found) = seen.layer else {
         // While the name of its repository is taken there is nothing to follow.
-        seen.repository.filter(|repository| is_ours(seen.repo, &repository.metadata))?;
-        let made = build_child(seen.repo, "TerraformLayer", &fields)?;
+        seen.repository.filter(|repository| is_ours(&seen.repo.metadata, &repository.metadata))?;
+        let made = build_child(
+            &seen.repo.metadata,
+            &seen.repo.controller_owner_ref(&())?,
+            "TerraformLayer",
+            &fields,
+        );
         return serde_json::from_value(made).ok().map(Box::new).map(Effect::CreateLayer);
     };
     let spec = &found.spec;
@@ -134,50 +144,13 @@ fn keep_layer(seen: &Observed<'_>) -> Option<Effect> {
         && spec.path == path
         && spec.trigger_paths == trigger_paths
         && applies;
-    (!is_right && may_change(seen.repo, &found.metadata))
+    (!is_right && may_change(&seen.repo.metadata, &found.metadata))
         .then(|| Effect::PatchLayer(build_patch(&found.metadata, &fields)))
 }
 
-/// A new object of the Repo's name, with these fields of its spec and no others.
-fn build_child(repo: &Repo, kind: &str, spec: &Value) -> Option<Value> {
-    Some(json!({
-        "apiVersion": Repo::api_version(&()),
-        "kind": kind,
-        "metadata": {
-            "name": repo.metadata.name,
-            "namespace": repo.metadata.namespace,
-            "labels": { label::MANAGED_BY: "terrane" },
-            "ownerReferences": [repo.controller_owner_ref(&())?],
-        },
-        "spec": spec,
-    }))
-}
-
-fn build_patch(found: &ObjectMeta, spec: &Value) -> Value {
-    json!({ "metadata": { "resourceVersion": found.resource_version }, "spec": spec })
-}
-
-/// The branch to follow, once it is known. A layer stays with what it follows while the repository cannot be asked.
 fn branch(seen: &Observed<'_>) -> Option<RefName> {
-    if let Some(named) = &seen.repo.spec.branch {
-        return Some(named.clone());
-    }
-    let repository = seen.repository.filter(|repository| is_ours(seen.repo, &repository.metadata))?;
-    let status = repository.status.as_ref();
-    let status = status.filter(|status| status.observed_generation == repository.metadata.generation);
-    let default = status.and_then(|status| status.default_branch.clone());
-    let was_seen = status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"));
-    default
-        .or_else(|| seen.layer.map(|layer| layer.spec.branch.clone()))
-        .or_else(|| RefName::new(BRANCH_OF_NO_NAME).ok().filter(|_| was_seen))
-}
-
-fn is_ours(repo: &Repo, found: &ObjectMeta) -> bool {
-    found.owner_references.iter().flatten().any(|owner| Some(&owner.uid) == repo.metadata.uid.as_ref())
-}
-
-fn may_change(repo: &Repo, found: &ObjectMeta) -> bool {
-    is_ours(repo, found) && found.deletion_timestamp.is_none()
+    let door = &seen.repo.metadata;
+    super::branch::followed(door, seen.repo.spec.branch.as_ref(), seen.repository, seen.layer)
 }
 
 /// The attempts that the status does not know the end of, oldest first. What it knows the end of has had its Job, and somebody may have
@@ -193,7 +166,9 @@ fn due<'a>(repo: &Repo, layer: Option<&TerraformLayer>, runs: &'a [TerraformRun]
 }
 
 fn attempts<'a>(repo: &Repo, layer: Option<&TerraformLayer>, runs: &'a [TerraformRun]) -> Vec<Round<'a>> {
-    let Some(layer) = layer.filter(|layer| is_ours(repo, &layer.metadata)) else { return Vec::new() };
+    let Some(layer) = layer.filter(|layer| is_ours(&repo.metadata, &layer.metadata)) else {
+        return Vec::new();
+    };
     rounds(runs, layer.status.as_ref().and_then(|status| status.revision.relevant.as_ref()))
 }
 
@@ -220,7 +195,7 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     let generation = seen.repo.metadata.generation;
     let all = attempts(seen.repo, seen.layer, seen.runs);
     let newest = all.last();
-    let layer = seen.layer.filter(|layer| is_ours(seen.repo, &layer.metadata));
+    let layer = seen.layer.filter(|layer| is_ours(&seen.repo.metadata, &layer.metadata));
     let known = layer.and_then(|layer| layer.status.as_ref()).map(|status| &status.revision);
     let seen_last = known.and_then(|known| known.relevant.clone()).or_else(|| before.revision.seen.clone());
     let jobs_refused = refused.iter().find(|refused| refused.part == Part::Job);
@@ -243,20 +218,10 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     };
     skip(seen, &all, &before, &mut status);
     let ready = ready(seen, refused);
-    let mut set = |kind: &str, truth: Truth, reason: &str, message: &str| {
-        condition::set(&mut status.conditions, kind, truth, reason, message, generation, seen.now);
-    };
-    set("Ready", ready.truth, &ready.reason, &ready.message);
+    let conditions = &mut status.conditions;
+    ready.tell(conditions, generation, seen.now);
     if let Some((truth, reason, message)) = jobs(seen, jobs_refused) {
-        set(JOBS_SHOWN, truth, reason, &message);
-    }
-    for (kind, standing) in [("Reconciling", Progress::Working), ("Stalled", Progress::Stuck)] {
-        if ready.progress == standing {
-            let (reason, message) = (ready.reason.as_str(), ready.message.as_str());
-            condition::set(&mut status.conditions, kind, Truth::True, reason, message, generation, seen.now);
-        } else {
-            condition::clear(&mut status.conditions, kind);
-        }
+        condition::set(conditions, JOBS_SHOWN, truth, reason, message, generation, seen.now);
     }
     let wake = if refused.is_empty() { Wake::OnChange } else { Wake::At(later(seen.now, REFUSED)) };
     Report { status, wake }
@@ -331,58 +296,11 @@ fn jobs(seen: &Observed<'_>, refused: Option<&Refused>) -> Option<(Truth, &'stat
     }
 }
 
-struct Ready {
-    truth: Truth,
-    reason: String,
-    message: String,
-    progress: Progress,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Working,
-    Stuck,
-    Still,
-}
-
-impl Ready {
-    fn new(truth: Truth, reason: &str, message: String, progress: Progress) -> Self {
-        Self { truth, reason: reason.to_owned(), message, progress }
-    }
-
-    fn copied(conditions: &[Condition], ready: &Condition) -> Self {
-        let truth = match ready.status.as_str() {
-            "True" => Truth::True,
-            "False" => Truth::False,
-            _ => Truth::Unknown,
-        };
-        let progress = if condition::is_true(conditions, "Stalled") {
-            Progress::Stuck
-        } else if condition::is_true(conditions, "Reconciling") || truth == Truth::Unknown {
-            Progress::Working
-        } else {
-            Progress::Still
-        };
-        Self { truth, reason: ready.reason.clone(), message: ready.message.clone(), progress }
-    }
-}
-
 /// What the layer says, unless something keeps it from being there and up to date.
 fn ready(seen: &Observed<'_>, refused: &[Refused]) -> Ready {
     let name = seen.repo.metadata.name.as_deref().unwrap_or_default();
-    let repository = seen.repository.map(|repository| ("TerraformRepository", &repository.metadata));
-    let layer = seen.layer.map(|layer| ("TerraformLayer", &layer.metadata));
-    for (kind, found) in repository.into_iter().chain(layer) {
-        if !is_ours(seen.repo, found) {
-            let message = format!(
-                "{kind} {name} is there and does not belong to this Repo; delete it, or give the Repo another name"
-            );
-            return Ready::new(Truth::False, "NameTaken", message, Progress::Stuck);
-        }
-        if found.deletion_timestamp.is_some() {
-            let message = format!("{kind} {name} is being deleted; another is made when it is gone");
-            return Ready::new(Truth::False, "BeingDeleted", message, Progress::Working);
-        }
+    if let Some(in_the_way) = in_the_way(&seen.repo.metadata, "Repo", seen.repository, seen.layer) {
+        return in_the_way;
     }
     for (part, kind) in [(Part::Repository, "TerraformRepository"), (Part::Layer, "TerraformLayer")] {
         let said = refused.iter().find(|refused| refused.part == part);
@@ -401,22 +319,9 @@ fn ready(seen: &Observed<'_>, refused: &[Refused]) -> Ready {
         | Effect::PatchLayer(_) => true,
         Effect::CreateJob(_) | Effect::ReportJob(_) => false,
     });
-    let layer = seen.layer.filter(|_| !is_changed).and_then(|layer| {
-        let status = layer.status.as_ref()?;
-        let is_about_this = status.observed_generation == layer.metadata.generation;
-        let ready = condition::find(&status.conditions, "Ready").filter(|_| is_about_this)?;
-        Some(Ready::copied(&status.conditions, ready))
-    });
+    let layer = seen.layer.filter(|_| !is_changed).and_then(of_layer);
     layer.unwrap_or_else(|| {
         let message = format!("looking at {}", seen.repo.spec.url);
         Ready::new(Truth::Unknown, "Progressing", message, Progress::Working)
     })
-}
-
-/// What its repository says about itself, if it cannot be used.
-fn unreadable(repository: &TerraformRepository) -> Option<Ready> {
-    let status = repository.status.as_ref()?;
-    let is_about_this = status.observed_generation == repository.metadata.generation;
-    let ready = condition::find(&status.conditions, "Ready").filter(|_| is_about_this)?;
-    (ready.status == Truth::False.as_str()).then(|| Ready::copied(&status.conditions, ready))
 }

@@ -20,5 +20,6 @@ mod run_canceled;
 mod run_undoing;
 mod runner_override;
 mod runner_pod;
+mod terraform;
 mod webhook;
 mod world;

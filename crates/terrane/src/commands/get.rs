@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use anyhow::Context;
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use comfy_table::Table;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -27,6 +27,7 @@ pub(crate) async fn run(options: Get) -> anyhow::Result<()> {
         Kind::Repositories => show::<TerraformRepository>(options).await,
         Kind::Approvals => show::<TerraformApproval>(options).await,
         Kind::Repos => show::<Repo>(options).await,
+        Kind::Terraforms => show::<Terraform>(options).await,
     }
 }
 
@@ -297,6 +298,23 @@ impl Row for Repo {
             status.run.as_ref().map_or_else(dash, |run| format!("{:?}", run.state)),
             ready.map_or_else(dash, |c| c.status.clone()),
             ready.map_or_else(dash, |c| c.message.clone()),
+            created(self, now),
+        ]
+    }
+}
+
+impl Row for Terraform {
+    const HEADER: &'static [&'static str] = &["STATE", "MESSAGE", "READY", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        let ready = condition::find(&status.conditions, "Ready");
+        // As the API writes it.
+        let state = status.state.and_then(|state| serde_json::to_value(state).ok());
+        vec![
+            state.and_then(|state| Some(state.as_str()?.to_owned())).unwrap_or_else(dash),
+            status.message.clone().unwrap_or_else(dash),
+            ready.map_or_else(dash, |c| c.status.clone()),
             created(self, now),
         ]
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use clap::{Args, ValueEnum};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -52,10 +52,13 @@ fn goal(text: &str) -> Result<Goal, String> {
 /// What KIND/NAME means; a bare name is a layer.
 pub(super) fn object(text: &str) -> anyhow::Result<(Kind, &str)> {
     let Some((kind, name)) = text.split_once('/') else { return Ok((Kind::Layers, text)) };
-    let singular = kind.trim_start_matches("terraform").trim_end_matches(".terrane.dev");
-    match Kind::from_str(singular, true) {
+    let short = kind.trim_end_matches(".terrane.dev").trim_end_matches(".alustan.io");
+    let known = Kind::from_str(short, true);
+    match known.or_else(|_| Kind::from_str(short.trim_start_matches("terraform"), true)) {
         Ok(kind) => Ok((kind, name)),
-        Err(_) => bail!("{kind} is no kind of Terrane; there are layer, run, repository, approval and repo"),
+        Err(_) => bail!(
+            "{kind} is no kind of Terrane; there are layer, run, repository, approval, repo and terraform"
+        ),
     }
 }
 
@@ -66,6 +69,7 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
         Kind::Repositories => ApiResource::erase::<TerraformRepository>(&()),
         Kind::Approvals => ApiResource::erase::<TerraformApproval>(&()),
         Kind::Repos => ApiResource::erase::<Repo>(&()),
+        Kind::Terraforms => ApiResource::erase::<Terraform>(&()),
     }
 }
 
@@ -144,6 +148,8 @@ mod tests {
         assert_eq!(object("tfr/demo").unwrap(), (Kind::Repositories, "demo"));
         assert_eq!(object("repo/infra").unwrap(), (Kind::Repos, "infra"));
         assert_eq!(object("repos.terrane.dev/infra").unwrap(), (Kind::Repos, "infra"));
+        assert_eq!(object("terraform/infra").unwrap(), (Kind::Terraforms, "infra"));
+        assert_eq!(object("terraforms.alustan.io/infra").unwrap(), (Kind::Terraforms, "infra"));
         assert_eq!(object("terraformlayers/app").unwrap(), (Kind::Layers, "app"));
         assert!(object("pod/x").unwrap_err().to_string().contains("no kind of Terrane"));
     }

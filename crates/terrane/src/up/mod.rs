@@ -227,7 +227,10 @@ fn controllers(
         datastore_url,
         path: None,
         environment: tools.environment(),
-        secrets: RunnerSecrets::default(),
+        secrets: RunnerSecrets {
+            environment: options.runner_secret_env.as_ref().map(ToString::to_string),
+            files: None,
+        },
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     settings.backends = options.backend_files.read()?;

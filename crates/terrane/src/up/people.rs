@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use api::service::{ANNOUNCEMENT, SESSIONS, URL, WEBHOOK_SECRETS, subresource};
-use api::{GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
+use api::{GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE, WORKLOAD_GROUP};
 use axum::Router;
 use datastore::client::TokenSource;
 use embedded::auth::Identity;
@@ -132,6 +132,7 @@ fn roles() -> [(&'static str, Value); 3] {
     let kinds = ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals", "repos"];
     let view = [
         json!({ "apiGroups": [GROUP], "resources": kinds, "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms"], "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": [GROUP], "resources": [log, plan, outputs], "verbs": ["get"] }),
         json!({ "apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["get", "list", "watch"] }),
     ];

@@ -1,7 +1,7 @@
 //! Who the roles are to the API, and what they may do there: the same in process as on a cluster.
 
 use anyhow::Context;
-use api::{CONTROLLER_ACCOUNT, GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE};
+use api::{CONTROLLER_ACCOUNT, GROUP, SERVER_ACCOUNT, SYSTEM_NAMESPACE, WORKLOAD_GROUP};
 use embedded::auth::Identity;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -59,6 +59,9 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
 fn controller_rules() -> Value {
     json!([
         { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "repos"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms"], "verbs": ["get", "list", "watch", "patch"] },
+        { "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms/status"], "verbs": ["update"] },
+        { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["delete"] },
         { "apiGroups": [GROUP], "resources": ["terraformapprovals"], "verbs": ["list", "watch"] },
         { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers"], "verbs": ["create", "patch"] },
         { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },

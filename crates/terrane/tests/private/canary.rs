@@ -239,7 +239,11 @@ impl Search<'_> {
         let ours =
             ["repos", "terraformapprovals", "terraformlayers", "terraformrepositories", "terraformruns"];
         let ours = ours.map(|kind| format!("/apis/terrane.dev/v1alpha1/{kind}"));
-        let others = ["coordination.k8s.io/v1/leases", "rbac.authorization.k8s.io/v1/rolebindings"];
+        let others = [
+            "alustan.io/v1alpha1/terraforms",
+            "coordination.k8s.io/v1/leases",
+            "rbac.authorization.k8s.io/v1/rolebindings",
+        ];
         let others = others.map(|kind| format!("/apis/{kind}"));
         for path in core.into_iter().chain(ours).chain(others).chain(["/metrics".to_owned()]) {
             let request = http::Request::get(&path).body(Vec::new()).unwrap();

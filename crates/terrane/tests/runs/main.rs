@@ -15,6 +15,7 @@ mod repo;
 mod runner_override;
 mod split;
 mod takeover;
+mod terraform;
 mod undone;
 mod variables;
 

@@ -3,16 +3,13 @@
 
 use api::{JOB_MANAGER, Repo, TerraformLayer, TerraformRepository};
 use engine::door::repo::{Effect, Part, Refused, Why};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::{Api, ResourceExt};
 
-use crate::Context;
-use crate::error::{Error, doing, is_refusal};
-use crate::status;
+use crate::door::{api, create, refusal};
+use crate::error::{Error, doing};
+use crate::{Context, status};
 
 pub(super) async fn act(repo: &Repo, effects: Vec<Effect>, context: &Context) -> Result<Vec<Refused>, Error> {
     let (namespace, name) = (repo.namespace().unwrap_or_default(), repo.name_any());
@@ -51,34 +48,10 @@ pub(super) async fn act(repo: &Repo, effects: Vec<Effect>, context: &Context) ->
                 (Part::Job, written.map(drop))
             }
         };
-        match done {
-            Ok(()) => {}
-            Err(Error::Api { doing, source }) => match &*source {
-                kube::Error::Api(answer) if is_refusal(answer.code) => {
-                    tracing::warn!(repo = name, doing, why = answer.message, "the API would not have it");
-                    refused.push(Refused { part, why: Why::Said(answer.message.clone()) });
-                }
-                _ => return Err(Error::Api { doing, source }),
-            },
-            Err(error) => return Err(error),
-        }
+        let words = refusal("Repo", &name, done)?;
+        refused.extend(words.map(|words| Refused { part, why: Why::Said(words) }));
     }
     Ok(refused)
-}
-
-fn api<K>(client: &Client, namespace: &str) -> Api<K>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-{
-    Api::namespaced(client.clone(), namespace)
-}
-
-/// One of that name that is there already is looked at anew: it may be somebody else's.
-async fn create<K>(api: &Api<K>, made: &K, what: &'static str) -> Result<(), Error>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
-{
-    api.create(&PostParams::default(), made).await.map(drop).map_err(doing(what))
 }
 
 /// Asked first, because a Job that lost its manager on the way would be anybody's.

@@ -1,0 +1,80 @@
+//! The loop of Terraforms: what it reads, and the decision on it. What it does about that is in `act`.
+
+mod act;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::{Terraform, TerraformLayer, TerraformRepository};
+use engine::Wake;
+use engine::door::terraform::{Effect, Given, Observed, decide, outputs_of, report};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{Api, ResourceExt};
+
+use crate::error::{Error, doing};
+use crate::feed::Handle;
+use crate::{Context, status};
+
+pub(crate) async fn reconcile(
+    terraform: Arc<Handle<Terraform>>,
+    context: Arc<Context>,
+) -> Result<Wake, Error> {
+    let namespace = terraform.namespace().unwrap_or_default();
+    let api = Api::<Terraform>::namespaced(context.client.clone(), &namespace);
+    let found = api.get_opt(&terraform.name_any()).await.map_err(doing("read the Terraform"))?;
+    let Some(mut terraform) = found else { return Ok(Wake::OnChange) };
+    let (name, client) = (terraform.name_any(), || context.client.clone());
+    let repositories = Api::<TerraformRepository>::namespaced(client(), &namespace);
+    let repository = repositories.get_opt(&name).await.map_err(doing("read the Terraform's repository"))?;
+    let layers = Api::<TerraformLayer>::namespaced(client(), &namespace);
+    let layer = layers.get_opt(&name).await.map_err(doing("read the Terraform's layer"))?;
+    let outputs = observe_outputs(&terraform, layer.as_ref(), &namespace, &context).await?;
+    let seen = Observed {
+        now: (context.now)(),
+        terraform: &terraform,
+        repository: repository.as_ref(),
+        layer: layer.as_ref(),
+        outputs: &outputs,
+    };
+    let effects = decide(&seen);
+    let is_new = effects.first() == Some(&Effect::AddFinalizer);
+    let refused = act::act(&terraform, effects, &context).await?;
+    if is_new && refused.is_empty() {
+        // It is another version now, and that wakes us.
+        return Ok(Wake::OnChange);
+    }
+    let report = report(&seen, &refused);
+    let before = terraform.status.take().unwrap_or_default();
+    let has_changed = before != report.status;
+    terraform.status = Some(report.status);
+    if has_changed {
+        terraform = status::replace(&api, &terraform, "write the Terraform's status").await?;
+        let after = terraform.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        context.events.tell(&terraform, &before.conditions, after);
+    }
+    if report.let_go {
+        act::let_go(&api, &terraform).await?;
+    }
+    Ok(report.wake)
+}
+
+/// What the layer says that it has written. Values of the Secret are not kept.
+async fn observe_outputs(
+    terraform: &Terraform,
+    layer: Option<&TerraformLayer>,
+    namespace: &str,
+    context: &Context,
+) -> Result<Given, Error> {
+    let written = layer.and_then(|layer| layer.status.as_ref()).map(|status| &status.output_targets);
+    let name = outputs_of(terraform);
+    let (Some(name), true) = (name, written.is_some_and(|written| !written.is_empty())) else {
+        return Ok(Given::default());
+    };
+    let maps = Api::<ConfigMap>::namespaced(context.client.clone(), namespace);
+    let map = maps.get_opt(name.as_str()).await.map_err(doing("read the Terraform's outputs"))?;
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), namespace);
+    let secret = secrets.get_opt(name.as_str()).await.map_err(doing("read the names of its outputs"))?;
+    let names: BTreeSet<String> =
+        secret.and_then(|secret| secret.data).into_iter().flatten().map(|(name, _)| name).collect();
+    Ok(Given { shown: map.and_then(|map| map.data).unwrap_or_default(), names })
+}

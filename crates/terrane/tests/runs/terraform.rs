@@ -1,0 +1,225 @@
+//! Terraforms with the real tool: the manifests of seed 000 as they were written, on a real S3 server, and what follows a deploy.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use api::terraform::WorkloadState;
+use api::{Terraform, TerraformLayer, TerraformRepository, condition};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use testkit::process::Scratch;
+use testkit::s3::S3Server;
+
+use crate::harness::{Terrane, commit_files, runs, until};
+use crate::{end, told};
+
+const INLINE: &str = include_str!("../../../../examples/seeds/000/inline.yaml");
+const CONFIG_MAP: &str = include_str!("../../../../examples/seeds/000/config-map.yaml");
+const CODE: &str = include_str!("../../../../examples/seeds/000/main.tf");
+const NAME: &str = "example-terraformconfig";
+const BUCKET: &str = "s3-store";
+const KEY: &str = "ssh-privatekey";
+
+/// As `kubectl apply --server-side` does it, with each document of the text.
+async fn apply(client: &Client, text: &str) -> Terraform {
+    let to = PatchParams {
+        field_validation: Some(kube::api::ValidationDirective::Strict),
+        ..PatchParams::apply("kubectl")
+    };
+    let mut made = None;
+    for document in text.split("---\n").filter(|document| document.contains("kind")) {
+        let manifest: Value = serde_saphyr::from_str(document).unwrap();
+        let name = manifest["metadata"]["name"].as_str().unwrap().to_owned();
+        if manifest["kind"] == "ConfigMap" {
+            let maps = Api::<ConfigMap>::namespaced(client.clone(), "default");
+            maps.patch(&name, &to, &Patch::Apply(&manifest)).await.unwrap();
+        } else {
+            let terraforms = Api::<Terraform>::namespaced(client.clone(), "default");
+            made = Some(terraforms.patch(&name, &to, &Patch::Apply(&manifest)).await.unwrap());
+        }
+    }
+    made.unwrap()
+}
+
+async fn secret(client: &Client, name: &str, data: BTreeMap<String, String>) {
+    let secret = json!({ "metadata": { "name": name }, "stringData": data });
+    let secrets = Api::<Secret>::namespaced(client.clone(), "default");
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+}
+
+async fn terraform_until(
+    client: &Client,
+    name: &str,
+    what: &str,
+    holds: impl Fn(&Terraform) -> bool,
+) -> Terraform {
+    let terraforms = Api::<Terraform>::namespaced(client.clone(), "default");
+    until(what, || async {
+        let found = terraforms.get_opt(name).await.ok().flatten()?;
+        let is_stuck = found.status.as_ref().is_some_and(|status| status.state == Some(WorkloadState::Error));
+        assert!(!is_stuck, "{:#?}", found.status);
+        Some(found).filter(&holds)
+    })
+    .await
+}
+
+fn is_completed(terraform: &Terraform) -> bool {
+    let status = terraform.status.as_ref();
+    let status = status.filter(|status| status.observed_generation == terraform.metadata.generation);
+    status.is_some_and(|status| status.state == Some(WorkloadState::Completed))
+}
+
+async fn gone(client: &Client, name: &str) {
+    let terraforms = Api::<Terraform>::namespaced(client.clone(), "default");
+    terraforms.delete(name, &DeleteParams::default()).await.unwrap();
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
+    until("it is gone", || async {
+        // Its layer, and so all that it destroys, goes before it does.
+        let left = terraforms.get_opt(name).await.ok()?;
+        let layer = layers.get_opt(name).await.ok()?;
+        (left.is_none() && layer.is_none() && repositories.get_opt(name).await.ok()?.is_none()).then_some(())
+    })
+    .await;
+}
+
+/// What a runner finds in its environment: a login, where S3 is here, and what of AWS is not to be asked, because there is none of it here.
+fn cloud(server: &S3Server) -> BTreeMap<String, String> {
+    let known: BTreeMap<String, String> = server.environment(server.address()).into_iter().collect();
+    let unasked = [
+        "skip_credentials_validation",
+        "skip_requesting_account_id",
+        "skip_metadata_api_check",
+        "use_path_style",
+    ];
+    let unasked: Vec<String> = unasked.map(|flag| format!("-backend-config={flag}=true")).into();
+    // Tables of DynamoDB cannot be had: the tool's own lock is off, and Terrane's holds.
+    let without_lock = "-lock=false".to_owned();
+    BTreeMap::from([
+        ("AWS_ACCESS_KEY_ID".to_owned(), known["AWS_ACCESS_KEY_ID"].clone()),
+        ("AWS_SECRET_ACCESS_KEY".to_owned(), known["AWS_SECRET_ACCESS_KEY"].clone()),
+        ("AWS_ENDPOINT_URL_S3".to_owned(), known["AWS_ENDPOINT_URL"].clone()),
+        ("TF_CLI_ARGS_init".to_owned(), unasked.join(" ")),
+        ("TF_CLI_ARGS_apply".to_owned(), without_lock.clone()),
+        ("TF_CLI_ARGS_destroy".to_owned(), without_lock),
+    ])
+}
+
+/// The resources in the state, by what the server keeps.
+fn resources(server: &S3Server) -> Vec<Value> {
+    let file = server.files("..").join(BUCKET).join(format!("default/{NAME}/terraform.tfstate"));
+    let state: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    state["resources"].as_array().unwrap().clone()
+}
+
+async fn log(client: &Client, terrane: &Terrane, action: api::run::Action) -> String {
+    let run = runs(client, action).await.pop().unwrap();
+    told(terrane.command(&["logs", run.metadata.name.as_deref().unwrap()]))
+}
+
+#[tokio::test]
+async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
+    let server = S3Server::start().await.unwrap();
+    fs::create_dir_all(server.files("..").join(BUCKET)).unwrap();
+    let source = Scratch::new("terrane-source-").unwrap();
+    let repository = source.path().join("terraform-repo");
+    fs::create_dir(&repository).unwrap();
+    commit_files(&repository, &[("terraform/main.tf", CODE)]);
+    let to = format!("file://{}", source.path().display());
+    let (ssh, https) = (format!("git@github.com:example={to}"), format!("https://github.com/example={to}"));
+    let mut terrane = Terrane::new();
+    let flags = ["--runner-secret-env", "aws-credentials", "--git-rewrite", &ssh, "--git-rewrite", &https];
+    let client = terrane.start(&flags).await;
+    secret(&client, "aws-credentials", cloud(&server)).await;
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----\n";
+    secret(&client, "my-ssh-secret", BTreeMap::from([(KEY.to_owned(), key.to_owned())])).await;
+
+    let made = apply(&client, INLINE).await;
+    let done = terraform_until(&client, NAME, "the first manifest is deployed", is_completed).await;
+    let status = done.status.clone().unwrap();
+    let password = format!("*** (sensitive; key password of Secret {NAME}-outputs)");
+    assert_eq!(
+        serde_json::to_value(&status.output).unwrap(),
+        json!({ "greeting": "value1 value2", "password": password })
+    );
+    assert!(condition::is_true(&status.conditions, "Ready"));
+    assert_eq!(condition::find(&status.conditions, "ImageBuilt").unwrap().reason, "NotBuilt");
+    let state = resources(&server);
+    assert_eq!(state[0]["instances"][0]["attributes"]["input"]["value"], "value1 value2", "{state:?}");
+    assert!(log(&client, &terrane, api::run::Action::Apply).await.contains("Script scripts.apply:"));
+    let table = told(terrane.command(&["get", "terraforms"]));
+    assert!(table.contains(NAME) && table.contains("Completed"), "{table}");
+
+    // The same once more is no change of the object, and starts nothing.
+    let applies = runs(&client, api::run::Action::Apply).await.len();
+    let again = apply(&client, INLINE).await;
+    assert_eq!(again.metadata.generation, done.metadata.generation);
+    assert_eq!(again.metadata.generation, made.metadata.generation);
+    assert_eq!(runs(&client, api::run::Action::Apply).await.len(), applies);
+    gone(&client, NAME).await;
+    assert!(resources(&server).is_empty(), "all is destroyed");
+
+    apply(&client, CONFIG_MAP).await;
+    terraform_until(&client, NAME, "the second manifest is deployed", is_completed).await;
+    let log = log(&client, &terrane, api::run::Action::Apply).await;
+    assert!(log.contains("This is the apply script"), "{log}");
+    gone(&client, NAME).await;
+
+    after_a_deploy(&client, &terrane).await;
+    let runs = Api::<api::TerraformRun>::namespaced(client.clone(), "default");
+    assert!(runs.list(&ListParams::default()).await.unwrap().items.is_empty());
+    end(terrane).await;
+}
+
+const DEPLOY: &str = "#!/bin/bash\necho \"called with $*\"\nterraform apply -auto-approve\n";
+const REPORT: &str = "#!/bin/bash\necho working\necho '{\"outputs\": {\"said\": \"'\"$*\"'\", \"region\": \"'\"$region\"'\"}}'\n";
+
+/// Scripts that are files of the repository, and what one of them says once it is deployed.
+async fn after_a_deploy(client: &Client, terrane: &Terrane) {
+    let source = Scratch::new("terrane-source-").unwrap();
+    let code =
+        "variable \"word\" { default = \"none\" }\nresource \"terraform_data\" \"x\" { input = var.word }\n";
+    let files =
+        [("main.tf", code), ("deploy", DEPLOY), ("report", REPORT), ("broken", "echo '{}'\nexit 3\n")];
+    commit_files(source.path(), &files);
+    let manifest = |script: &str| {
+        json!({
+            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": { "name": "files", "namespace": "default" },
+            "spec": {
+                "variables": { "region": "here", "TF_VAR_word": "hello" },
+                "backend": { "provider": "aws", "s3": BUCKET, "region": "us-east-1" },
+                "scripts": { "deploy": "deploy -c" },
+                "postDeploy": { "script": script, "args": { "region": "TF_VAR_region", "missing": "TF_VAR_missing" } },
+                "gitRepo": { "url": format!("file://{}", source.path().display()), "branch": "main" },
+            },
+        })
+        .to_string()
+    };
+    apply(client, &manifest("report")).await;
+    let done = terraform_until(client, "files", "it is deployed", is_completed).await;
+    assert_eq!(
+        done.status.unwrap().post_deploy_output,
+        Some(json!({ "outputs": { "said": "--region here", "region": "here" } }))
+    );
+    assert!(log(client, terrane, api::run::Action::Apply).await.contains("called with -c"));
+    apply(client, &manifest("broken")).await;
+    let told =
+        terraform_until(client, "files", "what followed has failed, and the deploy has not", |terraform| {
+            let status = terraform.status.clone().unwrap_or_default();
+            status.observed_generation == terraform.metadata.generation
+                && condition::find(&status.conditions, "PostDeployed")
+                    .is_some_and(|one| one.reason == "Failed")
+        })
+        .await;
+    let status = told.status.unwrap();
+    assert_eq!((status.state, status.post_deploy_output), (Some(WorkloadState::Success), None));
+    assert!(
+        status.message.as_ref().unwrap().contains("hook afterApply failed with exit code 3"),
+        "{:?}",
+        status.message
+    );
+    assert!(condition::is_true(&status.conditions, "Ready"));
+    gone(client, "files").await;
+}
