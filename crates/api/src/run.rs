@@ -246,6 +246,17 @@ pub enum RunState {
 }
 
 impl RunState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RunState::Initial => "Initial",
+            RunState::Running => "Running",
+            RunState::FailureGracePeriod => "FailureGracePeriod",
+            RunState::Retrying => "Retrying",
+            RunState::Succeeded => "Succeeded",
+            RunState::Failed => "Failed",
+        }
+    }
+
     pub const fn is_terminal(self) -> bool {
         match self {
             RunState::Succeeded | RunState::Failed => true,

@@ -16,6 +16,9 @@ use tokio_util::sync::CancellationToken;
 const REPORTER: &str = "terrane.dev/controller";
 /// Events that wait to be written; more than these are dropped.
 const BACKLOG: usize = 4096;
+/// An Event that repeats is counted instead of written again, unless so many others came between: each of those that may be counted
+/// is held in memory.
+const REMEMBERED: usize = 512;
 /// What an Event can hold.
 const NOTE_BYTES: usize = 1024;
 
@@ -59,12 +62,14 @@ impl Events {
     pub(crate) async fn work(&self, client: Client, stop: CancellationToken) {
         let Some(mut told) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let reporter = Reporter { controller: REPORTER.to_owned(), instance: None };
-        let recorder = Recorder::new(client, reporter);
         loop {
-            tokio::select! {
-                biased;
-                Some((object, note)) = told.next() => publish(&recorder, &object, note).await,
-                () = stop.cancelled() => break,
+            let recorder = Recorder::new(client.clone(), reporter.clone());
+            for _ in 0..REMEMBERED {
+                tokio::select! {
+                    biased;
+                    Some((object, note)) = told.next() => publish(&recorder, &object, note).await,
+                    () = stop.cancelled() => return,
+                }
             }
         }
     }

@@ -10,17 +10,18 @@ use futures::{Stream, StreamExt};
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use tokio::sync::watch as signal;
 
 use crate::Refusal;
 use crate::person::Reviews;
+use crate::text::Text;
 
 /// How long a list waits for the first look at the API to be complete.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Namespace and name.
-pub(crate) type Key = (String, String);
+pub(crate) type Key = (Text, Text);
 
 /// What a kind is shown as in lists.
 pub(crate) trait Viewed:
@@ -32,16 +33,28 @@ pub(crate) trait Viewed:
     + Sync
     + 'static
 {
-    type View: Send + Sync + 'static;
+    type View: View;
 
     fn view(self) -> Self::View;
 }
 
+/// What is kept of an object.
+pub(crate) trait View: Send + Sync + 'static {
+    /// Whose it is.
+    fn key(&self) -> Key;
+}
+
 /// All views of a kind. Cheap to clone; all clones see the same.
 pub(crate) struct Cache<V> {
-    views: Arc<RwLock<BTreeMap<Key, Arc<V>>>>,
+    views: Arc<RwLock<BTreeMap<Key, Kept<V>>>>,
     /// How many of the watches have not seen everything yet.
     missing: signal::Sender<usize>,
+}
+
+struct Kept<V> {
+    view: Arc<V>,
+    /// The watch that tells of it.
+    watch: usize,
 }
 
 impl<V> Clone for Cache<V> {
@@ -50,7 +63,7 @@ impl<V> Clone for Cache<V> {
     }
 }
 
-impl<V: Send + Sync + 'static> Cache<V> {
+impl<V: View> Cache<V> {
     pub(crate) fn new() -> Self {
         Self { views: Arc::default(), missing: signal::Sender::new(usize::MAX) }
     }
@@ -65,8 +78,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
     pub(crate) async fn matching(&self, matches: impl Fn(&V) -> bool) -> Result<Vec<(Key, Arc<V>)>, Refusal> {
         self.seen().await?;
         let views = self.views.read().unwrap_or_else(PoisonError::into_inner);
-        let found = views.iter().filter(|(_, view)| matches(view));
-        Ok(found.map(|(key, view)| (key.clone(), Arc::clone(view))).collect())
+        let found = views.iter().filter(|(_, kept)| matches(&kept.view));
+        Ok(found.map(|(key, kept)| (key.clone(), Arc::clone(&kept.view))).collect())
     }
 
     /// Whether there is such an object, as far as is known now, once everything was seen.
@@ -101,8 +114,11 @@ impl<V: Send + Sync + 'static> Cache<V> {
                 .collect(),
         };
         let mut waiting: BTreeSet<usize> = (0..watches.len()).collect();
-        let mut staged: BTreeMap<usize, BTreeMap<Key, Arc<V>>> = BTreeMap::new();
-        let mut known: BTreeMap<usize, BTreeSet<Key>> = BTreeMap::new();
+        let mut staged: BTreeMap<usize, BTreeMap<Key, Kept<V>>> = BTreeMap::new();
+        let kept = |watch: usize, object: K| {
+            let view = Arc::new(object.view());
+            (view.key(), Kept { view, watch })
+        };
         let mut events = stream::select_all(watches);
         while let Some((at, event)) = events.next().await {
             match event {
@@ -110,32 +126,27 @@ impl<V: Send + Sync + 'static> Cache<V> {
                     staged.insert(at, BTreeMap::new());
                 }
                 Ok(Event::InitApply(DeserializeGuard(Ok(object)))) => {
-                    staged.entry(at).or_default().insert(key(&object), Arc::new(object.view()));
+                    staged.entry(at).or_default().extend([kept(at, object)]);
                 }
                 Ok(Event::InitDone) => {
                     let fresh = staged.remove(&at).unwrap_or_default();
-                    let old = known.insert(at, fresh.keys().cloned().collect()).unwrap_or_default();
                     let mut views = self.views.write().unwrap_or_else(PoisonError::into_inner);
-                    old.iter().for_each(|key| drop(views.remove(key)));
+                    // O(objects), each time a watch begins anew.
+                    views.retain(|_, kept| kept.watch != at);
                     views.extend(fresh);
                     drop(views);
                     waiting.remove(&at);
                     self.missing.send_replace(waiting.len());
                 }
                 Ok(Event::Apply(DeserializeGuard(Ok(object)))) => {
-                    let key = key(&object);
-                    known.entry(at).or_default().insert(key.clone());
-                    let view = Arc::new(object.view());
-                    self.views.write().unwrap_or_else(PoisonError::into_inner).insert(key, view);
+                    let changed = kept(at, object);
+                    self.views.write().unwrap_or_else(PoisonError::into_inner).extend([changed]);
                 }
                 Ok(Event::Delete(object)) => {
                     let key = match &object.0 {
-                        Ok(object) => key(object),
+                        Ok(object) => place(object.meta()),
                         Err(invalid) => place(&invalid.metadata),
                     };
-                    if let Some(known) = known.get_mut(&at) {
-                        known.remove(&key);
-                    }
                     self.views.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
                 }
                 // The controllers tell of an object that cannot be read; here it only must not hide the others.
@@ -157,10 +168,7 @@ fn numbered<K: Viewed>(
     events.default_backoff().map(move |event| (at, event)).boxed()
 }
 
-fn key<K: Viewed>(object: &K) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
-}
-
 fn place(meta: &kube::core::ObjectMeta) -> Key {
-    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+    (text(&meta.namespace), text(&meta.name))
 }

@@ -17,6 +17,7 @@ mod person;
 mod recent;
 mod refusal;
 mod swagger;
+mod text;
 mod tfstacks;
 mod v1;
 mod views;

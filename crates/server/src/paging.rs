@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::cache::Key;
 use crate::person::{Person, Right};
+use crate::text::Text;
 use crate::{Refusal, Service};
 
 const MOST: usize = 500;
@@ -76,8 +77,8 @@ pub(crate) fn page<V: Ordered + Clone>(
         })?),
     };
     let place = |(namespace, name): &Key, view: &V| {
-        let text = if field == "name" { name.clone() } else { view.field(field) };
-        Place(text, namespace.clone(), name.clone())
+        let text = if field == "name" { name.to_string() } else { view.field(field) };
+        Place(text, namespace.to_string(), name.to_string())
     };
     let in_order = |a: &Place, b: &Place| if backwards { b.cmp(a) } else { a.cmp(b) };
     let total = found.len();
@@ -113,8 +114,7 @@ impl Service {
         if self.recently_allows(person, listing(resource, "")).await? {
             return Ok(found);
         }
-        let namespaces: BTreeSet<String> =
-            found.iter().map(|((namespace, _), _)| namespace.clone()).collect();
+        let namespaces: BTreeSet<Text> = found.iter().map(|((namespace, _), _)| namespace.clone()).collect();
         let mut visible = BTreeSet::new();
         for namespace in namespaces {
             if self.recently_allows(person, listing(resource, &namespace)).await? {
@@ -194,10 +194,7 @@ mod tests {
     fn things() -> Vec<(Key, Arc<Thing>)> {
         [("b", "x", "red"), ("a", "y", "red"), ("a", "x", "blue"), ("c", "z", "green")]
             .map(|(namespace, name, colour)| {
-                (
-                    (namespace.to_owned(), name.to_owned()),
-                    Arc::new(Thing(format!("{colour} {namespace}/{name}"))),
-                )
+                ((namespace.into(), name.into()), Arc::new(Thing(format!("{colour} {namespace}/{name}"))))
             })
             .into()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use api::condition;
 use api::layer::{LayerState, PlanRef, RunRef};
-use api::run::{PlanSummary, RunState};
+use api::run::{Action, Mode, PlanSummary, RunState, TriggerKind};
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -15,8 +15,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::cache::Viewed;
+use crate::cache::{Key, View, Viewed};
 use crate::paging::Ordered;
+use crate::text::{Moment, Text};
 use crate::tfstacks::views::{StackSummary, Template};
 
 /// A word of an enum as the resource spells it.
@@ -206,6 +207,12 @@ impl Viewed for TerraformLayer {
     }
 }
 
+impl View for LayerSummary {
+    fn key(&self) -> Key {
+        (self.namespace.as_str().into(), self.name.as_str().into())
+    }
+}
+
 impl Ordered for LayerSummary {
     const FIELDS: &'static [&'static str] = &["namespace", "state", "repository", "createdAt", "lastRun"];
 
@@ -342,34 +349,47 @@ impl From<&TerraformLayer> for Layer {
     }
 }
 
-/// A run in a list.
+/// A run in a list. There are many more of them than of anything else, so they are kept small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunSummary {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
-    pub(crate) layer: String,
+    #[schema(value_type = String)]
+    pub(crate) namespace: Text,
+    #[schema(value_type = String)]
+    pub(crate) name: Text,
+    #[schema(value_type = String)]
+    pub(crate) layer: Text,
     /// `plan` or `apply`.
-    pub(crate) action: String,
+    #[schema(value_type = String)]
+    pub(crate) action: Action,
     /// `normal`, `destroy` or `refreshOnly`.
-    pub(crate) mode: String,
-    pub(crate) commit: String,
+    #[schema(value_type = String)]
+    pub(crate) mode: Mode,
+    #[schema(value_type = String)]
+    pub(crate) commit: Text,
     /// `Initial`, `Running`, `FailureGracePeriod`, `Retrying`, `Succeeded` or `Failed`.
-    pub(crate) state: String,
+    #[schema(value_type = String)]
+    pub(crate) state: RunState,
     /// What led to it.
-    pub(crate) trigger: String,
-    pub(crate) reason: String,
+    #[schema(value_type = String)]
+    pub(crate) trigger: TriggerKind,
+    #[schema(value_type = String)]
+    pub(crate) reason: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) by: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub(crate) by: Option<Text>,
     /// What came of it, in words; while it waits, for what.
-    pub(crate) message: String,
+    #[schema(value_type = String)]
+    pub(crate) message: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) created_at: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub(crate) created_at: Option<Moment>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) finished_at: Option<String>,
-    /// Where the queue orders by it.
+    #[schema(value_type = Option<String>)]
+    pub(crate) finished_at: Option<Moment>,
+    /// Where the queue orders by it. Most runs have ended and do not wait.
     #[serde(skip)]
-    pub(crate) waiting: Option<engine::queue::Waiting>,
+    pub(crate) waiting: Option<Box<engine::queue::Waiting>>,
     /// A runner works for it.
     #[serde(skip)]
     pub(crate) at_work: bool,
@@ -380,33 +400,32 @@ const QUEUED: &str = "Queued";
 
 impl From<&TerraformRun> for RunSummary {
     fn from(run: &TerraformRun) -> Self {
-        let status = run.status.clone().unwrap_or_default();
-        let state = status.state.unwrap_or(RunState::Initial);
-        let ready = condition::find(&status.conditions, "Ready");
+        let status = run.status.as_ref();
+        let state = status.and_then(|status| status.state).unwrap_or(RunState::Initial);
+        let ready = status.and_then(|status| condition::find(&status.conditions, "Ready"));
         let is_open = !state.is_terminal();
         let is_queued = is_open && ready.is_some_and(|ready| ready.reason == QUEUED);
-        let message = match &status.result {
-            Some(result) => result.message.clone(),
-            None => ready.map(|ready| ready.message.clone()).unwrap_or_default(),
-        };
+        let result = status.and_then(|status| status.result.as_ref());
+        let message = result.map(|result| &*result.message).or(ready.map(|ready| &*ready.message));
+        let attempt = status.and_then(|status| status.attempts.last());
         let spec = &run.spec;
         Self {
-            namespace: run.namespace().unwrap_or_default(),
-            name: run.name_any(),
-            layer: spec.layer.name.to_string(),
-            action: spec.action.as_str().to_owned(),
-            mode: spec.mode.as_str().to_owned(),
-            commit: spec.layer.revision.to_string(),
-            state: word(state),
-            trigger: word(spec.trigger.kind),
-            reason: spec.trigger.reason.clone(),
-            by: spec.trigger.by.clone(),
-            message,
-            created_at: created(run),
-            finished_at: status.finished_at.as_ref().map(moment),
+            namespace: run.namespace().unwrap_or_default().into(),
+            name: run.name_any().into(),
+            layer: spec.layer.name.as_str().into(),
+            action: spec.action,
+            mode: spec.mode,
+            commit: spec.layer.revision.as_str().into(),
+            state,
+            trigger: spec.trigger.kind,
+            reason: spec.trigger.reason.as_str().into(),
+            by: spec.trigger.by.as_deref().map(Text::from),
+            message: message.unwrap_or_default().into(),
+            created_at: run.metadata.creation_timestamp.as_ref().map(Moment::from),
+            finished_at: status.and_then(|status| status.finished_at.as_ref()).map(Moment::from),
             waiting: is_queued
-                .then(|| engine::queue::Waiting::new(run, "", 0, engine::queue::Holds::Nothing)),
-            at_work: is_open && status.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none()),
+                .then(|| Box::new(engine::queue::Waiting::new(run, "", 0, engine::queue::Holds::Nothing))),
+            at_work: is_open && attempt.is_some_and(|attempt| attempt.finished_at.is_none()),
         }
     }
 }
@@ -419,17 +438,24 @@ impl Viewed for TerraformRun {
     }
 }
 
+impl View for RunSummary {
+    fn key(&self) -> Key {
+        (self.namespace.clone(), self.name.clone())
+    }
+}
+
 impl Ordered for RunSummary {
     const FIELDS: &'static [&'static str] = &["namespace", "state", "layer", "createdAt", "finishedAt"];
 
     fn field(&self, field: &str) -> String {
+        let moment = |moment: Option<Moment>| moment.map(|moment| moment.to_string()).unwrap_or_default();
         match field {
-            "namespace" => self.namespace.clone(),
-            "state" => self.state.clone(),
-            "layer" => self.layer.clone(),
-            "createdAt" => self.created_at.clone().unwrap_or_default(),
-            "finishedAt" => self.finished_at.clone().unwrap_or_default(),
-            _ => self.name.clone(),
+            "namespace" => self.namespace.to_string(),
+            "state" => self.state.as_str().to_owned(),
+            "layer" => self.layer.to_string(),
+            "createdAt" => moment(self.created_at),
+            "finishedAt" => moment(self.finished_at),
+            _ => self.name.to_string(),
         }
     }
 }
@@ -618,6 +644,12 @@ impl Viewed for TerraformRepository {
 
     fn view(self) -> Repository {
         (&self).into()
+    }
+}
+
+impl View for Repository {
+    fn key(&self) -> Key {
+        (self.namespace.as_str().into(), self.name.as_str().into())
     }
 }
 

@@ -50,9 +50,12 @@ impl Event {
 pub(super) struct Forgotten {
     /// Revisions whose rows nobody needs any more, in the order in which they must leave the disk.
     pub(super) rows: VecDeque<u64>,
-    /// Objects that nobody has changed for as long as history goes back; some are gone by now, or changed since.
+    /// Objects of events that others have followed; some are gone by now.
     pub(super) quiet: Vec<Weak<Stored>>,
 }
+
+/// The newest events of a collection, whose objects are left as they are: all who watch read them now.
+const FRESH: usize = 1_000;
 
 /// The retained events of one collection.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +63,10 @@ pub(super) struct Log {
     /// The revision of the newest event that was forgotten; everything after it is here.
     floor: u64,
     cost: usize,
+    /// Everything up to this revision is quiet.
+    quiet: u64,
+    /// How many events are not.
+    fresh: usize,
     events: OrdMap<u64, Arc<Event>>,
 }
 
@@ -83,13 +90,32 @@ impl Log {
         self.floor = self.floor.max(event.revision);
         // The order matters: a deletion must never leave the disk before the rows that it hides.
         forgotten.rows.extend(event.previous.as_ref().map(|previous| previous.revision));
-        match event.change {
-            Change::Added | Change::Modified => forgotten.quiet.push(Arc::downgrade(&event.object)),
-            Change::Deleted => forgotten.rows.push_back(event.revision),
+        if event.revision > self.quiet {
+            self.fresh -= 1;
+            forgotten.quiet.push(Arc::downgrade(&event.object));
+        }
+        if event.change == Change::Deleted {
+            forgotten.rows.push_back(event.revision);
         }
         let cost = event.cost();
         self.cost -= cost;
         cost
+    }
+
+    /// Leaves at most `FRESH` events fresh. O(log n) for each that becomes quiet.
+    fn settle(&mut self, forgotten: &mut Forgotten) {
+        let many = self.fresh.saturating_sub(FRESH);
+        if many == 0 {
+            return;
+        }
+        let mut through = self.quiet;
+        for event in self.after(self.quiet).take(many) {
+            through = event.revision;
+            // What it replaced was quiet before, or is fresh in an event of its own.
+            forgotten.quiet.push(Arc::downgrade(&event.object));
+        }
+        self.quiet = through;
+        self.fresh -= many;
     }
 }
 
@@ -114,6 +140,7 @@ impl History {
         self.cost += cost;
         let log = self.logs.entry(event.object.key.collection.clone()).or_default();
         log.cost += cost;
+        log.fresh += 1;
         log.events.insert(event.revision, event);
     }
 
@@ -131,6 +158,7 @@ impl History {
             while log.events.len() > events {
                 self.cost -= log.forget_oldest(forgotten);
             }
+            log.settle(forgotten);
         }
         while self.cost > bytes {
             let largest =
@@ -262,6 +290,27 @@ mod tests {
         history.bound([], usize::MAX, 2 * EVENT_OVERHEAD + 2 * bytes, &mut forgotten);
         assert_eq!(history.log(&pods()).unwrap().floor(), 2);
         assert_eq!(forgotten.rows, [1]);
+    }
+
+    #[test]
+    fn what_others_have_followed_is_quiet_once() {
+        let mut history = History::default();
+        let mut forgotten = Forgotten::default();
+        // Somebody must hold them.
+        let objects: Vec<_> = (1..=FRESH as u64 + 3).map(object).collect();
+        for object in &objects {
+            let (revision, object) = (object.revision, Arc::clone(object));
+            history.push(Arc::new(Event { revision, change: Change::Added, object, previous: None }));
+        }
+        let quiet = |forgotten: &Forgotten| -> Vec<u64> {
+            forgotten.quiet.iter().map(|object| object.upgrade().unwrap().revision).collect()
+        };
+        for _ in 0..2 {
+            history.bound([&pods()], usize::MAX, usize::MAX, &mut forgotten);
+            assert_eq!(quiet(&forgotten), [1, 2, 3]);
+        }
+        history.bound([&pods()], 0, usize::MAX, &mut forgotten);
+        assert_eq!(quiet(&forgotten), (1..=FRESH as u64 + 3).collect::<Vec<_>>());
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Service {
             .await?;
         let mut names = found.into_iter().map(|((_, name), _)| name);
         match (names.next(), names.next()) {
-            (Some(name), None) => Ok(name),
+            (Some(name), None) => Ok(name.to_string()),
             (None, _) => Err(Refusal::Invalid(format!(
                 "the body names no template, and none of namespace {namespace} is the default; GET /tfstacks/templates lists them"
             ))),

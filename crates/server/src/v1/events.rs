@@ -70,8 +70,8 @@ pub(crate) async fn list(
     let is_ours =
         |event: &&Event| event.involved_object.api_version.as_deref().is_some_and(|v| v.starts_with(&ours));
     let of_layer = |layer: &str, runs: &[(Key, Arc<RunSummary>)]| -> BTreeSet<(&'static str, String)> {
-        let runs = runs.iter().filter(|(_, run)| run.layer == layer && run.namespace == namespace);
-        let runs = runs.map(|(_, run)| ("run", run.name.clone()));
+        let runs = runs.iter().filter(|(_, run)| run.layer == *layer && run.namespace == *namespace);
+        let runs = runs.map(|(_, run)| ("run", run.name.to_string()));
         runs.chain([("layer", layer.to_owned())]).collect()
     };
     let about = match filter.layer.as_deref().filter(|layer| !layer.is_empty()) {

@@ -31,11 +31,7 @@ pub(crate) async fn list(
         layers.iter().map(|(key, layer)| (key.clone(), layer.repository.as_str())).collect();
     let repository = |namespace: &str, layer: &str| Named {
         namespace: namespace.to_owned(),
-        name: repositories
-            .get(&(namespace.to_owned(), layer.to_owned()))
-            .copied()
-            .unwrap_or_default()
-            .to_owned(),
+        name: repositories.get(&(namespace.into(), layer.into())).copied().unwrap_or_default().to_owned(),
     };
     let mut busy = Busy::new();
     let mut waiting = Vec::new();
@@ -43,13 +39,14 @@ pub(crate) async fn list(
         if run.at_work {
             *busy.entry(Some(repository(&run.namespace, &run.layer))).or_default() += 1;
         } else if let Some(one) = &run.waiting {
-            waiting.push(Waiting { repository: repository(&run.namespace, &run.layer), ..one.clone() });
+            waiting
+                .push(Waiting { repository: repository(&run.namespace, &run.layer), ..Waiting::clone(one) });
         }
     }
     let places: BTreeMap<_, usize> = order(&waiting, &busy, Timestamp::now())
         .into_iter()
         .zip(1..)
-        .map(|(one, place)| ((one.run.namespace.clone(), one.run.name.clone()), place))
+        .map(|(one, place)| ((one.run.namespace.as_str().into(), one.run.name.as_str().into()), place))
         .collect();
     let working = runs.iter().filter(|(_, run)| run.at_work).count();
     let queued = runs.into_iter().filter(|(key, _)| places.contains_key(key)).collect();
@@ -58,12 +55,12 @@ pub(crate) async fn list(
         .into_iter()
         .map(|(key, run)| Queued {
             place: places.get(&key).copied().unwrap_or_default(),
-            namespace: run.namespace.clone(),
-            run: run.name.clone(),
-            layer: run.layer.clone(),
-            action: run.action.clone(),
-            waits_for: run.message.clone(),
-            since: run.created_at.clone().unwrap_or_default(),
+            namespace: run.namespace.to_string(),
+            run: run.name.to_string(),
+            layer: run.layer.to_string(),
+            action: run.action.as_str().to_owned(),
+            waits_for: run.message.to_string(),
+            since: run.created_at.map(|at| at.to_string()).unwrap_or_default(),
         })
         .collect();
     items.sort_by_key(|one| one.place);

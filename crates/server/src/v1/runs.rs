@@ -42,11 +42,11 @@ impl Filter {
     fn matches(&self, run: &RunSummary, text: &str) -> bool {
         let is =
             |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
-        let is_open = !matches!(run.state.as_str(), "Succeeded" | "Failed");
+        let is_open = !run.state.is_terminal();
         is(&self.namespace, &run.namespace)
             && is(&self.layer, &run.layer)
-            && is(&self.state, &run.state)
-            && is(&self.action, &run.action)
+            && is(&self.state, run.state.as_str())
+            && is(&self.action, run.action.as_str())
             && self.open.is_none_or(|open| open == is_open)
             && (text.is_empty()
                 || [&run.name, &run.layer, &run.reason, &run.message]

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> Key {
-        ("a".to_owned(), name.to_owned())
+        ("a".into(), name.into())
     }
 
     #[tokio::test]

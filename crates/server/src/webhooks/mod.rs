@@ -36,6 +36,7 @@ use utoipa::ToSchema;
 
 use crate::cache::Key;
 use crate::may::named;
+use crate::text::Text;
 use crate::{Refusal, Service};
 
 pub use deliveries::Deliveries;
@@ -75,7 +76,8 @@ impl FromRequestParts<Arc<Service>> for Aimed {
 
     async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Refusal> {
         let host = Self::read(parts, service).await?;
-        let key = (named(parts, service, "namespace").await?, named(parts, service, "name").await?);
+        let namespace = named(parts, service, "namespace").await?;
+        let key = (namespace.into(), named(parts, service, "name").await?.into());
         Ok(Self { host, key: Some(key) })
     }
 }
@@ -206,7 +208,7 @@ impl Service {
             Err(Unbelieved::Unasked(refusal)) => return Err(refusal),
             Err(Unbelieved::Failed(why, refusal)) => {
                 turn.failed();
-                tracing::warn!(namespace = place.0, repository = place.1, %host, why, "a webhook was refused");
+                tracing::warn!(namespace = %place.0, repository = %place.1, %host, why, "a webhook was refused");
                 return Err(refusal);
             }
         };
@@ -232,8 +234,7 @@ impl Service {
     /// that has a secret, of which there are [`TRIED`] at most.
     async fn believed_by_any(&self, proof: &Proof, body: Body) -> Result<(Vec<u8>, Vec<Key>), Unbelieved> {
         let repositories = self.repositories.all().await.map_err(Unbelieved::Unasked)?;
-        let namespaces: BTreeSet<&String> =
-            repositories.iter().map(|((namespace, _), _)| namespace).collect();
+        let namespaces: BTreeSet<&Text> = repositories.iter().map(|((namespace, _), _)| namespace).collect();
         let mut known = Vec::new();
         let mut unread = None;
         if namespaces.len() <= TRIED {
@@ -286,7 +287,7 @@ impl Service {
         let (namespace, name) = key;
         let unavailable = |doing: &str, error: &kube::Error| {
             // The API's own words are for the log: whoever sent this is a stranger to it.
-            tracing::warn!(namespace, repository = name, %host, %error, "could not {doing} for a webhook");
+            tracing::warn!(%namespace, repository = %name, %host, %error, "could not {doing} for a webhook");
             Refusal::Unavailable(
                 "the Kubernetes API could not be asked to write the delivery down; send it again, or wait for the next poll".to_owned(),
             )

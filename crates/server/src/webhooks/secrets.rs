@@ -29,15 +29,15 @@ impl Keys {
         client: &Client,
         (namespace, name): &Key,
     ) -> Result<Option<Arc<Secrets>>, Refusal> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned();
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&**namespace).cloned();
         if let Some((usable, at)) = known
             && at.elapsed() < BELIEVED
         {
-            return Ok(usable.get(name).cloned());
+            return Ok(usable.get(&**name).cloned());
         }
         let found = Api::<Secret>::namespaced(client.clone(), namespace).get_opt(WEBHOOK_SECRETS).await;
         let found = found.map_err(|error| {
-            tracing::warn!(namespace, %error, "could not read Secret {WEBHOOK_SECRETS}; webhooks of its repositories are refused");
+            tracing::warn!(%namespace, %error, "could not read Secret {WEBHOOK_SECRETS}; webhooks of its repositories are refused");
             Refusal::Unavailable(
                 "the Kubernetes API could not be asked for the secret of this webhook; send it again, or wait for the next poll".to_owned(),
             )
@@ -46,8 +46,8 @@ impl Keys {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // What is believed no longer is not kept in memory either. O(namespaces that deliveries came for in the last seconds).
         all.retain(|_, (_, at)| at.elapsed() < BELIEVED);
-        all.insert(namespace.clone(), (Arc::clone(&usable), Instant::now()));
-        Ok(usable.get(name).cloned())
+        all.insert(namespace.to_string(), (Arc::clone(&usable), Instant::now()));
+        Ok(usable.get(&**name).cloned())
     }
 }
 
