@@ -59,6 +59,7 @@ bench: ## Measure speed and memory beside what they are compared with (BENCH=--q
 	cargo build --release --locked --package bench --package terrane
 	TERRANE_TOOLS="$(TOOLS)" target/release/bench api --results bench/results $(BENCH)
 	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench engine --results bench/results $(BENCH)
+	PATH="$$PATH:$(TOOLS)" TERRANE_TOOLS="$(TOOLS)" target/release/bench doors --results bench/results $(BENCH)
 
 bench-cluster: image ## Measure the controllers with 2,000 layers on a real Kubernetes API (BENCH=--quick for a rough look)
 	@tools/setup test

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, ServerName};
 use secrecy::ExposeSecret;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -24,7 +25,8 @@ pub struct Target {
     address: SocketAddr,
     authorization: HeaderValue,
     host: HeaderValue,
-    tls: TlsConnector,
+    /// None where it speaks plain HTTP, which it only does on this machine.
+    tls: Option<TlsConnector>,
 }
 
 impl std::fmt::Debug for Target {
@@ -57,7 +59,18 @@ impl Target {
             address,
             authorization,
             host: HeaderValue::from_str(authority.as_str()).context("the host cannot be sent")?,
-            tls: TlsConnector::from(Arc::new(tls)),
+            tls: Some(TlsConnector::from(Arc::new(tls))),
+        })
+    }
+
+    /// Another server of this machine, without TLS, for the same person.
+    pub fn plain(&self, url: &str) -> Result<Self> {
+        let authority = url.strip_prefix("http://").with_context(|| format!("{url} is not plain HTTP"))?;
+        Ok(Self {
+            address: authority.parse().with_context(|| format!("{url} is not of this machine"))?,
+            host: HeaderValue::from_str(authority).context("the host cannot be sent")?,
+            tls: None,
+            ..self.clone()
         })
     }
 
@@ -67,8 +80,19 @@ impl Target {
             .await
             .with_context(|| format!("connecting to {}", self.address))?;
         stream.set_nodelay(true).context("preparing the connection")?;
-        let name = ServerName::IpAddress(self.address.ip().into());
-        let stream = self.tls.connect(name, stream).await.context("agreeing on TLS")?;
+        match &self.tls {
+            None => self.speak(stream).await,
+            Some(tls) => {
+                let name = ServerName::IpAddress(self.address.ip().into());
+                self.speak(tls.connect(name, stream).await.context("agreeing on TLS")?).await
+            }
+        }
+    }
+
+    async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Connection> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.context("speaking HTTP")?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
@@ -90,6 +114,16 @@ pub struct Connection {
 impl Connection {
     /// Sends a request and gives the answer as it starts.
     pub async fn open(&mut self, method: Method, path: &str, body: Body) -> Result<http::Response<Incoming>> {
+        self.open_with(method, path, &HeaderMap::new(), body).await
+    }
+
+    async fn open_with(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<http::Response<Incoming>> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -99,9 +133,23 @@ impl Connection {
         if let Some(kind) = body.content_type() {
             request = request.header(header::CONTENT_TYPE, kind);
         }
-        let request = request.body(Full::new(body.into_bytes())).context("building a request")?;
+        let mut request = request.body(Full::new(body.into_bytes())).context("building a request")?;
+        request.headers_mut().extend(headers.clone());
         self.sender.ready().await.context("waiting for the connection")?;
         self.sender.send_request(request).await.with_context(|| format!("asking for {path}"))
+    }
+
+    /// Delivers something with headers of its own, which must be taken.
+    pub async fn deliver(&mut self, path: &str, headers: &HeaderMap, body: Vec<u8>) -> Result<()> {
+        let answer = self.open_with(Method::POST, path, headers, Body::Json(body.into())).await?;
+        let status = answer.status();
+        let words = answer.into_body().collect().await.with_context(|| format!("reading {path}"))?.to_bytes();
+        ensure!(
+            status.is_success(),
+            "{path} was answered with {status}: {}",
+            String::from_utf8_lossy(&words)
+        );
+        Ok(())
     }
 
     /// Sends a request and reads the whole answer.

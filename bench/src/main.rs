@@ -5,6 +5,7 @@
 mod api_rows;
 mod client;
 mod cluster_rows;
+mod door_rows;
 mod engine_rows;
 mod fleet;
 mod measures;
@@ -57,6 +58,21 @@ enum Command {
         #[arg(long, value_name = "PART")]
         only: Vec<engine_rows::Part>,
         /// Directory that engine.md and engine.json are written to.
+        #[arg(long)]
+        results: Option<PathBuf>,
+    },
+    /// Measure the front doors: lists, stacks, webhooks, logs.
+    Doors {
+        /// The program `terrane`.
+        #[arg(long, default_value = "target/release/terrane")]
+        terrane: PathBuf,
+        /// Less of everything: a rough look.
+        #[arg(long)]
+        quick: bool,
+        /// Measure this part alone; may be said again for another.
+        #[arg(long, value_name = "PART")]
+        only: Vec<door_rows::Part>,
+        /// Directory that doors.md and doors.json are written to.
         #[arg(long)]
         results: Option<PathBuf>,
     },
@@ -121,6 +137,13 @@ async fn run(command: Command) -> Result<()> {
             let rows =
                 engine_rows::take(&terrane, &scale, &only, say).await.context("measuring terrane up")?;
             tell("engine", "Engine", "script", &rows, results)
+        }
+        Command::Doors { terrane, quick, only, results } => {
+            let scale = if quick { door_rows::Scale::quick() } else { door_rows::Scale::whole() };
+            let start = Instant::now();
+            let say = |step: &str| eprintln!("{:>6.1} s  doors: {step}", start.elapsed().as_secs_f64());
+            let rows = door_rows::take(&terrane, &scale, &only, say).await.context("measuring the doors")?;
+            tell("doors", "Front doors", "", &rows, results)
         }
         Command::Cluster { terrane, images, quick, results } => {
             let scale = if quick { cluster_rows::Scale::quick() } else { cluster_rows::Scale::whole() };

@@ -130,7 +130,7 @@ pub async fn take(
 }
 
 /// Stores layers with their status. O(layers).
-async fn fill(target: &Target, layers: usize) -> Result<()> {
+pub async fn fill(target: &Target, layers: usize) -> Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut fillers = JoinSet::new();
     for _ in 0..FILLERS.min(layers) {
@@ -301,7 +301,7 @@ async fn creates(target: &Target, scale: &Scale) -> Result<f64> {
     Ok(created as f64 / begin.elapsed().as_secs_f64())
 }
 
-async fn finish(mut tasks: JoinSet<Result<()>>) -> Result<()> {
+pub async fn finish(mut tasks: JoinSet<Result<()>>) -> Result<()> {
     while let Some(done) = tasks.join_next().await {
         done.context("a caller failed")??;
     }
@@ -309,7 +309,7 @@ async fn finish(mut tasks: JoinSet<Result<()>>) -> Result<()> {
 }
 
 /// The value that `share` of all stay at or below.
-fn quantile(values: &mut [Duration], share: f64) -> Option<Duration> {
+pub fn quantile(values: &mut [Duration], share: f64) -> Option<Duration> {
     values.sort_unstable();
     #[expect(
         clippy::cast_possible_truncation,
