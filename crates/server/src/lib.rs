@@ -28,13 +28,13 @@ use std::sync::Arc;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
-use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -212,7 +212,9 @@ fn finished(mut document: OpenApi) -> OpenApi {
         .insert("session".to_owned(), SecurityScheme::ApiKey(ApiKey::Cookie(cookie)).into());
     let (name, schema) =
         (<Problem as utoipa::ToSchema>::name().into_owned(), <Problem as utoipa::PartialSchema>::schema());
-    components.schemas.insert(name, schema);
+    let mut parts = Vec::new();
+    <Problem as utoipa::ToSchema>::schemas(&mut parts);
+    components.schemas.extend(parts.into_iter().chain([(name, schema)]));
     let nothing: [String; 0] = [];
     document.security = Some(vec![
         SecurityRequirement::new("bearer", nothing.clone()),
@@ -228,10 +230,23 @@ fn finished(mut document: OpenApi) -> OpenApi {
     for item in document.paths.paths.values_mut() {
         let all = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
         for operation in all.into_iter().flatten() {
-            operation.responses.responses.insert("default".to_owned(), problem.clone().into());
+            let responses = &mut operation.responses.responses;
+            responses.iter_mut().for_each(|(status, response)| describe(status, response));
+            responses.insert("default".to_owned(), problem.clone().into());
         }
     }
     document
+}
+
+/// OpenAPI wants words for every answer; without others they are those of the status.
+fn describe(status: &str, response: &mut RefOr<utoipa::openapi::Response>) {
+    if let RefOr::T(response) = response
+        && response.description.is_empty()
+    {
+        let status = status.parse::<StatusCode>().ok();
+        response.description =
+            status.and_then(|status| status.canonical_reason()).unwrap_or("As asked").to_owned();
+    }
 }
 
 /// What every answer tells a browser: to guess nothing, to show it in no frame of others, to keep it nowhere, and to say nowhere that it

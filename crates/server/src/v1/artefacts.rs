@@ -198,6 +198,11 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) async fn begin(service: Arc<Service>, may: May<GetLog>, part: &Part) -> Result<Self, Refusal> {
+        if i64::try_from(part.offset).is_err() {
+            return Err(Refusal::BadRequest(
+                "offset must be a byte of the log: 0 or more, below 2^63".to_owned(),
+            ));
+        }
         let May { person, namespace, name, .. } = may;
         let attempt = service.attempt(&namespace, &name, part.attempt).await?;
         let (offset, last) = (part.offset, !part.follow);

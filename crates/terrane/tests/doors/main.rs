@@ -1,6 +1,7 @@
 //! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod described;
 mod drifting;
 #[path = "../harness/mod.rs"]
 mod harness;
