@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
-use http::{HeaderMap, Method};
+use http::Method;
 use serde_json::{Value, json};
 use testkit::deliveries::Delivery;
 use tokio::task::JoinSet;

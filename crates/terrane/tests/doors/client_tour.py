@@ -36,4 +36,4 @@ while (request := get_stack_request.sync(stack, "create", client=client)).state 
 print("created:", request.state)
 print("machines:", get_stack_outputs.sync(stack, client=client).to_dict()["machines"]["value"])
 other = create_stack.sync(client=client, body=NewStack(template="machine", variables=variables)).stack.id
-print("deleted:", delete_stack.sync_detailed(other, client=client).status_code.value)
+print("deleted:", delete_stack.sync_detailed(other, client=client).status_code.value in (202, 204))
