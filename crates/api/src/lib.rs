@@ -10,6 +10,7 @@ pub mod condition;
 pub mod difference;
 mod formats;
 pub mod hooks;
+pub mod image;
 pub mod inputs;
 pub mod layer;
 pub mod outputs;

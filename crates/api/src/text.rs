@@ -139,7 +139,7 @@ impl Sha256 {
 }
 
 text!(
-    /// A full commit id, sha1 or sha256.
+    /// A full commit id, sha1 or sha256; of code that is an image, the digits of its digest.
     CommitId, "a commit id of 40 or 64 lower-case hex digits", max 64, form "^([0-9a-f]{40}|[0-9a-f]{64})$"
 );
 
@@ -208,6 +208,34 @@ text!(
     /// An image, as a pod names it.
     ImageName, "the name of an image, such as registry.example.org/runner:1", max 512,
     form "^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
+);
+
+text!(
+    /// The name of an image without a tag, with or without its registry's host.
+    ImageRepository, "the name of an image without a tag, such as team/code or registry.example.org/team/code", max 255,
+    form "^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"
+);
+
+text!(
+    /// Whose registry an image is in: a word, or a host.
+    RegistryProvider, "docker, ghcr, or the host of a registry", max 255,
+    form "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$"
+);
+
+text!(
+    /// A tag of an image.
+    ImageTag, "a tag of an image: letters, digits, '_', '.' and '-'", max 128, form "^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+);
+
+text!(
+    /// What an image is, whatever its tags say.
+    ImageDigest, "the digest of an image: sha256: and 64 lower-case hex digits", max 71, form "^sha256:[0-9a-f]{64}$"
+);
+
+text!(
+    /// Which versions are wanted.
+    VersionConstraint, "a constraint on versions, such as ~1.0.0, ^1.2, 1.x or >=1.2, <2", max 256,
+    form "^[0-9A-Za-z.,|<>=!~^*+ -]+$"
 );
 
 text!(

@@ -23,6 +23,10 @@ pub struct Bundle {
 }
 
 impl Bundle {
+    pub(crate) fn new(file: NamedTempFile, sha256: Sha256, size: u64) -> Self {
+        Self { file, sha256, size }
+    }
+
     pub fn sha256(&self) -> &Sha256 {
         &self.sha256
     }

@@ -1,5 +1,5 @@
 //! Git repositories as sources: which commits there are, which of them matter to a layer, and the files of one commit
-//! as a bundle for a runner. The controller uses this crate: nothing here checks out, unpacks or executes what it reads. The one way out
+//! as a bundle for a runner. Images as sources (`oci`): which one is meant, and its layers as a bundle. The controller uses this crate: nothing here checks out, unpacks or executes what it reads. The one way out
 //! is `Publication`, which serves a directory of files as a repository.
 
 mod bundle;
@@ -12,6 +12,7 @@ mod glob;
 pub mod hcl;
 mod limits;
 pub mod objects;
+pub mod oci;
 mod process;
 mod publication;
 mod refs;

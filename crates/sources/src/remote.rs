@@ -148,7 +148,7 @@ fn split_port(text: &str, default: u16) -> Option<(String, u16)> {
     }
 }
 
-fn may_connect(address: IpAddr, rule: Addresses) -> bool {
+pub(crate) fn may_connect(address: IpAddr, rule: Addresses) -> bool {
     let v4 = match address {
         IpAddr::V4(v4) => Some(v4),
         IpAddr::V6(v6) => embedded_v4(v6),

@@ -1,4 +1,4 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3, of Azure and of PostgreSQL, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3, of Azure and of PostgreSQL, a real registry of images, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
 pub mod azure;
@@ -14,6 +14,7 @@ pub mod needs;
 pub mod objects;
 pub mod postgres;
 pub mod process;
+pub mod registry;
 pub mod release;
 pub mod s3;
 mod tls;
