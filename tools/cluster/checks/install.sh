@@ -31,6 +31,7 @@ check_install() {
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
     check_outputs
     check_repo
+    check_terraform
     check_policies
     check_upgrade
     serve_code
