@@ -13,6 +13,7 @@ pub mod hooks;
 pub mod image;
 pub mod inputs;
 pub mod layer;
+pub mod notification;
 pub mod outputs;
 pub mod overrides;
 pub mod provider;
@@ -29,6 +30,7 @@ pub mod tool;
 
 pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};
 pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
+pub use notification::{TerraformNotification, TerraformNotificationSpec, TerraformNotificationStatus};
 pub use repo::{Repo, RepoSpec, RepoStatus};
 pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
 pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};
@@ -115,6 +117,7 @@ pub fn custom_resources() -> Vec<CustomResourceDefinition> {
         TerraformRun::crd(),
         TerraformApproval::crd(),
         Repo::crd(),
+        TerraformNotification::crd(),
         Terraform::crd(),
     ];
     all.map(formats::signed).into()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::image::{ImageCredentials, ImagePlace, Wanted};
 use api::template::Declared;
 use api::text::{CommitId, GitUrl, ImageDigest, RefName, Sha256};
-use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
 use engine::repository::{Heads, Look};
 use engine::{Read, image};
 use futures::channel::mpsc;
@@ -167,6 +167,7 @@ pub enum Waiting {
     Run { namespace: String, name: String },
     Repo { namespace: String, name: String },
     Terraform { namespace: String, name: String },
+    Notification { namespace: String, name: String },
 }
 
 impl Waiting {
@@ -177,6 +178,7 @@ impl Waiting {
             Self::Run { .. } => "TerraformRun",
             Self::Repo { .. } => "Repo",
             Self::Terraform { .. } => "Terraform",
+            Self::Notification { .. } => "TerraformNotification",
         }
     }
 }
@@ -191,6 +193,7 @@ pub(crate) struct AllNews {
     pub(crate) runs: News<TerraformRun>,
     pub(crate) repos: News<Repo>,
     pub(crate) terraforms: News<Terraform>,
+    pub(crate) notifications: News<TerraformNotification>,
 }
 
 /// Where a desk gets its answers. Why a question has none is said in words for the status.
@@ -244,6 +247,7 @@ pub struct Desk {
     tell_run: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     tell_repo: mpsc::UnboundedSender<ObjectRef<Handle<Repo>>>,
     tell_terraform: mpsc::UnboundedSender<ObjectRef<Handle<Terraform>>>,
+    tell_notification: mpsc::UnboundedSender<ObjectRef<Handle<TerraformNotification>>>,
     news: Mutex<Option<AllNews>>,
 }
 
@@ -273,6 +277,7 @@ impl Desk {
         let (tell_run, runs) = mpsc::unbounded();
         let (tell_repo, repos) = mpsc::unbounded();
         let (tell_terraform, terraforms) = mpsc::unbounded();
+        let (tell_notification, notifications) = mpsc::unbounded();
         Self {
             reader,
             now,
@@ -285,7 +290,8 @@ impl Desk {
             tell_run,
             tell_repo,
             tell_terraform,
-            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos, terraforms })),
+            tell_notification,
+            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos, terraforms, notifications })),
         }
     }
 
@@ -588,6 +594,9 @@ impl Desk {
             }
             Waiting::Terraform { namespace, name } => {
                 self.tell_terraform.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
+            Waiting::Notification { namespace, name } => {
+                self.tell_notification.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
             }
         };
     }

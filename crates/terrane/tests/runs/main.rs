@@ -11,6 +11,7 @@ mod hooks;
 mod images;
 mod inputs;
 mod killed;
+mod notifications;
 mod outputs;
 mod repo;
 mod runner_override;
