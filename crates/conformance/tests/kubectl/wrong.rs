@@ -71,7 +71,7 @@ async fn two_at_once(k: Kubectl) -> Result<()> {
     object["spec"] = json!({"repository": {}, "branch": "main"});
     k.with("create", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: \n* spec.path: Required value\n* spec.repository.name: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
+        "The TerraformLayer \"l\" is invalid: \n* spec.repository.name: Required value\n* spec.path: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
     )
 }
 

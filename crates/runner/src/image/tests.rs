@@ -37,7 +37,8 @@ fn bundle(layers: &[Entries<'_>], files: ImageFiles) -> Vec<u8> {
         header.set_mode(0o644);
         archive.append_data(&mut header, name, content).unwrap();
     };
-    let compression = |index: usize| if index % 2 == 0 { Compression::Gzip } else { Compression::None };
+    let compression =
+        |index: usize| if index.is_multiple_of(2) { Compression::Gzip } else { Compression::None };
     let digest = ImageDigest::new(format!("sha256:{}", "a".repeat(64))).unwrap();
     let described = |index| ImageLayer { digest: digest.clone(), compression: compression(index) };
     let files = ImageFiles { layers: (0..layers.len()).map(described).collect(), ..files };
