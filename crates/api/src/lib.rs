@@ -12,6 +12,7 @@ mod formats;
 pub mod hooks;
 pub mod inputs;
 pub mod layer;
+pub mod notification;
 pub mod outputs;
 pub mod overrides;
 pub mod provider;
@@ -28,6 +29,7 @@ pub mod tool;
 
 pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};
 pub use layer::{TerraformLayer, TerraformLayerSpec, TerraformLayerStatus};
+pub use notification::{TerraformNotification, TerraformNotificationSpec, TerraformNotificationStatus};
 pub use repo::{Repo, RepoSpec, RepoStatus};
 pub use repository::{TerraformRepository, TerraformRepositorySpec, TerraformRepositoryStatus};
 pub use run::{TerraformRun, TerraformRunSpec, TerraformRunStatus};
@@ -114,6 +116,7 @@ pub fn custom_resources() -> Vec<CustomResourceDefinition> {
         TerraformRun::crd(),
         TerraformApproval::crd(),
         Repo::crd(),
+        TerraformNotification::crd(),
         Terraform::crd(),
     ];
     all.map(formats::signed).into()

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
@@ -52,6 +52,12 @@ impl From<&Handle<TerraformRun>> for Waiting {
 impl From<&Handle<Terraform>> for Waiting {
     fn from(object: &Handle<Terraform>) -> Self {
         Waiting::Terraform { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+}
+
+impl From<&Handle<TerraformNotification>> for Waiting {
+    fn from(object: &Handle<TerraformNotification>) -> Self {
+        Waiting::Notification { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
     }
 }
 

@@ -6,7 +6,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{
+    Repo, Terraform, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository,
+    TerraformRun, condition,
+};
 use engine::run::{can_still_work, obstacle};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -105,6 +108,11 @@ pub(crate) fn repo(repo: &Repo) -> u64 {
 /// A Terraform to its own controller, which writes the status and knows it.
 pub(crate) fn terraform(terraform: &Terraform) -> u64 {
     hash(&wish(terraform))
+}
+
+/// A notification to its own controller, which writes the status and knows it. What it tells of comes by [`crate::notification::Board`].
+pub(crate) fn notification(notification: &TerraformNotification) -> u64 {
+    hash(&wish(notification))
 }
 
 /// A layer to the Terraform that bears its name: what it is, what it says about itself, and what its hooks printed.

@@ -14,6 +14,7 @@ mod inputs;
 mod layer;
 pub mod leader;
 pub mod metrics;
+pub mod notification;
 mod outputs;
 mod queue;
 mod readable;
@@ -31,7 +32,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::inputs::DigestKey;
-use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, label};
+use api::{
+    Repo, Terraform, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository,
+    TerraformRun, label,
+};
 use engine::run::can_still_work;
 use engine::shard::Shard;
 use engine::{Settings, Wake};
@@ -53,6 +57,7 @@ pub use error::{Class, Error};
 pub use events::Events;
 pub use leader::{Election, Leadership, lead};
 pub use metrics::Metrics;
+pub use notification::{Board, Outbox};
 pub use outputs::Written;
 pub use queue::Queue;
 pub use references::References;
@@ -80,6 +85,9 @@ pub struct Context {
     pub sizes: Arc<Sizes>,
     pub references: Arc<References>,
     pub outputs: Arc<Written>,
+    /// What happened to layers of late, for notifications, and what of it is on its way to whom.
+    pub board: Arc<Board>,
+    pub outbox: Arc<Outbox>,
     /// Read once; what digests of variables are made with.
     pub digest_key: Arc<OnceCell<DigestKey>>,
     /// Randomness comes in here and nowhere else.
@@ -110,6 +118,8 @@ impl Context {
             sizes: Arc::default(),
             references: Arc::default(),
             outputs: Arc::default(),
+            board: Arc::default(),
+            outbox: Arc::default(),
             digest_key: Arc::default(),
             random: ask_the_system,
             events: Arc::default(),
@@ -135,6 +145,11 @@ impl Context {
     /// The same, with another source of randomness than the system's.
     pub fn with_random(self, random: fn(&mut [u8]) -> Result<(), String>) -> Self {
         Self { random, ..self }
+    }
+
+    /// The same, sending notifications this way.
+    pub fn with_outbox(self, outbox: Outbox) -> Self {
+        Self { outbox: Arc::new(outbox), ..self }
     }
 
     /// The same, counting where others count too.
@@ -178,6 +193,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         Feed::<TerraformApproval>::new(&context.client, namespaces, shard, config(), events);
     let mut repo_feed = Feed::<Repo>::new(&context.client, namespaces, shard, config(), events);
     let mut terraform_feed = Feed::<Terraform>::new(&context.client, namespaces, shard, config(), events);
+    let mut notification_feed =
+        Feed::<TerraformNotification>::new(&context.client, namespaces, shard, config(), events);
     let (queue, now) = (Arc::clone(&context.queue), context.now);
     let mut pod_feed =
         Feed::<Pod>::new(&context.client, namespaces, shard, ours(), events).with_beside(move |pod| {
@@ -291,6 +308,22 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("Terraform", result) });
 
+    let posting =
+        context.board.listen(layer_feed.listen(), run_feed.listen(), context.desk.clone(), context.now);
+    let (notifications, _) = notification_feed.controller(concern::notification);
+    let notifications = notifications
+        .with_config(options())
+        .reconcile_on(news.notifications)
+        .graceful_shutdown_on(stopped(&stop))
+        .run(
+            |object, context| {
+                measured(Waiting::from(&*object), context.clone(), notification::reconcile(object, context))
+            },
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("TerraformNotification", result) });
+
     let (runs, ended) = run_feed.controller(concern::run);
     let ended = Arc::new(ended);
     let runs = runs
@@ -334,6 +367,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("Pod", result) });
 
     let desk = context.desk.clone().work(stop.clone());
+    let sending = context.outbox.work(&context, stop.clone());
     let references = context.references.work(context.client.clone(), stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
@@ -347,6 +381,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             approval_feed.work(stop()),
             repo_feed.work(stop()),
             terraform_feed.work(stop()),
+            notification_feed.work(stop()),
             pod_feed.work(stop()),
         )
     };
@@ -357,10 +392,13 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             runs,
             repos,
             terraforms,
+            notifications,
             orphans,
             desk,
             feeds,
             counting,
+            posting,
+            sending,
             references
         );
         told.cancel();

@@ -23,6 +23,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::error::Class;
 use crate::leader::Leadership;
+use crate::notification::Channel;
 use crate::queue::Queue;
 use crate::span;
 
@@ -59,6 +60,12 @@ struct ConditionLabels {
     condition: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeliveryLabels {
+    receiver: &'static str,
+    result: &'static str,
+}
+
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Cheap to clone; all clones count together.
@@ -75,6 +82,7 @@ struct Inner {
     lock_waits: Histogram,
     reconciles: Histograms<KindLabels>,
     errors: Family<ErrorLabels, Counter>,
+    notifications: Family<DeliveryLabels, Counter>,
     layers: Family<StateLabels, Gauge>,
     layer_conditions: Family<ConditionLabels, Gauge>,
     queue_length: Gauge,
@@ -175,9 +183,21 @@ const COUNTED: [&str; 4] = ["Ready", "Reconciling", "Stalled", "Drifted"];
 /// Results of runs that alerts ask for. They are there from the start, at 0: of a series that begins at 1 Prometheus sees no increase.
 const AWAITED: [&str; 4] = ["Succeeded", "OutcomeUnknown", "DatastoreFull", "ToolUntrusted"];
 
+/// Results of deliveries.
+const TAKEN: &str = "taken";
+const FAILED: &str = "failed";
+const GIVEN_UP: &str = "givenUp";
+
 /// The kinds that are reconciled.
-const KINDS: [&str; 6] =
-    ["TerraformRepository", "TerraformLayer", "TerraformRun", "Repo", "Terraform", "Pod"];
+const KINDS: [&str; 7] = [
+    "TerraformRepository",
+    "TerraformLayer",
+    "TerraformRun",
+    "Repo",
+    "Terraform",
+    "TerraformNotification",
+    "Pod",
+];
 
 fn seconds_of_runs() -> Histogram {
     // 0.25 s to about 2 h 17 min.
@@ -212,6 +232,9 @@ impl Default for Metrics {
         registry.register_with_unit("reconcile_duration", help, Unit::Seconds, reconciles.clone());
         let errors = Family::default();
         registry.register("reconcile_errors", "Reconciles that ended with an error", errors.clone());
+        let notifications = Family::default();
+        let help = "Deliveries to receivers of notifications: those that were taken, those that failed, which are tried again, and what was given up";
+        registry.register("notifications", help, notifications.clone());
         let layers = Family::default();
         registry.register("layers", "Layers by state", layers.clone());
         let layer_conditions = Family::default();
@@ -243,6 +266,11 @@ impl Default for Metrics {
                 drop(runs.get_or_create(&RunLabels { action, result: result.to_owned() }));
             }
         }
+        for receiver in Channel::ALL.map(Channel::as_str) {
+            for result in [TAKEN, FAILED, GIVEN_UP] {
+                drop(notifications.get_or_create(&DeliveryLabels { receiver, result }));
+            }
+        }
         for kind in KINDS {
             for class in [Class::Transient, Class::Conflict, Class::Invalid, Class::Bug] {
                 drop(errors.get_or_create(&ErrorLabels { kind, class: class.as_str() }));
@@ -257,6 +285,7 @@ impl Default for Metrics {
             lock_waits,
             reconciles,
             errors,
+            notifications,
             layers,
             layer_conditions,
             queue_length,
@@ -328,6 +357,17 @@ impl Metrics {
 
     pub(crate) fn failed(&self, kind: &'static str, class: Class) {
         self.0.errors.get_or_create(&ErrorLabels { kind, class: class.as_str() }).inc();
+    }
+
+    pub(crate) fn notification_sent(&self, channel: Channel, is_taken: bool) {
+        let labels =
+            DeliveryLabels { receiver: channel.as_str(), result: if is_taken { TAKEN } else { FAILED } };
+        self.0.notifications.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn notifications_given_up(&self, channel: Channel, count: u32) {
+        let labels = DeliveryLabels { receiver: channel.as_str(), result: GIVEN_UP };
+        self.0.notifications.get_or_create(&labels).inc_by(u64::from(count));
     }
 
     fn refresh(&self) {
@@ -436,6 +476,7 @@ mod tests {
             "terrane_runs_total{action=\"apply\",result=\"OutcomeUnknown\"} 0",
             "terrane_reconcile_errors_total{kind=\"TerraformLayer\",class=\"bug\"} 0",
             "terrane_reconcile_errors_total{kind=\"TerraformRun\",class=\"transient\"} 1",
+            "terrane_notifications_total{receiver=\"slack\",result=\"givenUp\"} 0",
             "terrane_layers{state=\"Idle\"} 0",
             "terrane_queue_length 0",
             "terrane_queue_oldest_seconds 0.0",

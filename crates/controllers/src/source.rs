@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::template::Declared;
 use api::text::{CommitId, GitUrl, RefName, Sha256};
-use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
 use engine::Read;
 use engine::repository::{Heads, Look};
 use futures::channel::mpsc;
@@ -122,6 +122,7 @@ pub enum Waiting {
     Run { namespace: String, name: String },
     Repo { namespace: String, name: String },
     Terraform { namespace: String, name: String },
+    Notification { namespace: String, name: String },
 }
 
 impl Waiting {
@@ -132,6 +133,7 @@ impl Waiting {
             Self::Run { .. } => "TerraformRun",
             Self::Repo { .. } => "Repo",
             Self::Terraform { .. } => "Terraform",
+            Self::Notification { .. } => "TerraformNotification",
         }
     }
 }
@@ -146,6 +148,7 @@ pub(crate) struct AllNews {
     pub(crate) runs: News<TerraformRun>,
     pub(crate) repos: News<Repo>,
     pub(crate) terraforms: News<Terraform>,
+    pub(crate) notifications: News<TerraformNotification>,
 }
 
 /// Where a desk gets its answers. Why a question has none is said in words for the status.
@@ -190,6 +193,7 @@ pub struct Desk {
     tell_run: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRun>>>,
     tell_repo: mpsc::UnboundedSender<ObjectRef<Handle<Repo>>>,
     tell_terraform: mpsc::UnboundedSender<ObjectRef<Handle<Terraform>>>,
+    tell_notification: mpsc::UnboundedSender<ObjectRef<Handle<TerraformNotification>>>,
     news: Mutex<Option<AllNews>>,
 }
 
@@ -213,6 +217,7 @@ impl Desk {
         let (tell_run, runs) = mpsc::unbounded();
         let (tell_repo, repos) = mpsc::unbounded();
         let (tell_terraform, terraforms) = mpsc::unbounded();
+        let (tell_notification, notifications) = mpsc::unbounded();
         Self {
             reader,
             now,
@@ -225,7 +230,8 @@ impl Desk {
             tell_run,
             tell_repo,
             tell_terraform,
-            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos, terraforms })),
+            tell_notification,
+            news: Mutex::new(Some(AllNews { repositories, layers, runs, repos, terraforms, notifications })),
         }
     }
 
@@ -458,6 +464,9 @@ impl Desk {
             }
             Waiting::Terraform { namespace, name } => {
                 self.tell_terraform.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
+            }
+            Waiting::Notification { namespace, name } => {
+                self.tell_notification.unbounded_send(ObjectRef::new(&name).within(&namespace)).is_ok()
             }
         };
     }

@@ -165,7 +165,14 @@ mod tests {
         let none = lacking(api::GROUP, &json!({}));
         assert_eq!(
             none,
-            ["TerraformRepository", "TerraformLayer", "TerraformRun", "TerraformApproval", "Repo"]
+            [
+                "TerraformRepository",
+                "TerraformLayer",
+                "TerraformRun",
+                "TerraformApproval",
+                "Repo",
+                "TerraformNotification"
+            ]
         );
     }
 

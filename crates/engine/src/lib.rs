@@ -9,6 +9,7 @@ pub mod leader;
 pub mod manifests;
 pub mod names;
 pub mod news;
+pub mod notification;
 pub mod outputs;
 pub mod queue;
 pub mod repository;

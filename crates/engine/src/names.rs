@@ -46,6 +46,12 @@ pub fn job(repo: &str, revision: &CommitId, plan: &str) -> String {
     format!("{}-{}-{}", label_part(repo), revision.short(), digest(&["job", plan]))
 }
 
+/// What is told of a layer, also to who is told: what happened, and what it is about, such as a run.
+pub fn delivery(layer_uid: &str, event: &str, about: &str) -> String {
+    let digits = Sha256::of(&framed(&["delivery", layer_uid, event, about]));
+    digits.as_str().get(..32).unwrap_or_default().to_owned()
+}
+
 /// What a process node calls the directory of this layer's pods. By name and not by uid: to a layer made again nothing has moved.
 pub fn directory(layer: &str) -> String {
     format!("{}-{}", label_part(layer), digest(&["directory", layer]))

@@ -29,5 +29,5 @@ pub use limits::Limits;
 pub use publication::{Protocol, Publication};
 pub use refs::Refs;
 pub use relevance::{Interest, Relevance};
-pub use remote::{Addresses, FileUrls};
+pub use remote::{Addresses, FileUrls, NoAddress, resolve};
 pub use source::{InvalidRewrite, Rewrite, Source, covers};

@@ -16,7 +16,7 @@ pub enum FileUrls {
     Allowed,
 }
 
-/// Which addresses git may connect to. Private ranges are always allowed: that is where most forges live.
+/// Which addresses may be connected to for somebody else. Private ranges are always allowed: that is where most forges live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
     /// Neither this machine nor link-local ones, where clouds serve credentials.
@@ -83,23 +83,18 @@ impl Remote {
                 (url.clone(), host.clone(), *port)
             }
         };
-        let found: Vec<IpAddr> = tokio::net::lookup_host((host.as_str(), port))
-            .await
-            .map_err(|error| Error::Unreachable {
+        let found = resolve(&host, port, addresses).await.map_err(|why| match why {
+            NoAddress::Unresolved(error) => Error::Unreachable {
                 url: url.clone(),
                 detail: format!("the host {host} cannot be resolved ({error})"),
-            })?
-            .map(|address| address.ip())
-            .take(16)
-            .collect();
-        if let Some(refused) = found.iter().find(|address| !may_connect(**address, addresses)) {
-            return Err(Error::Forbidden {
-                url,
+            },
+            NoAddress::Refused(refused) => Error::Forbidden {
+                url: url.clone(),
                 why: format!(
                     "its host {host} has the address {refused}, which is not a place for a repository"
                 ),
-            });
-        }
+            },
+        })?;
         match &mut self {
             Self::Https { pinned, .. } => *pinned = found,
             Self::Ssh { pinned, .. } => *pinned = found.first().copied(),
@@ -130,6 +125,23 @@ impl Remote {
             })
             .collect();
         Some(format!("{host}:{port}:{}", list.join(",")))
+    }
+}
+
+/// Why a host has no address that may be connected to.
+#[derive(Debug)]
+pub enum NoAddress {
+    Unresolved(std::io::Error),
+    Refused(IpAddr),
+}
+
+/// The addresses of a host, unless one of them is not allowed. Who connects takes these and asks no second time.
+pub async fn resolve(host: &str, port: u16, rule: Addresses) -> Result<Vec<IpAddr>, NoAddress> {
+    let found = tokio::net::lookup_host((host, port)).await.map_err(NoAddress::Unresolved)?;
+    let found: Vec<IpAddr> = found.map(|address| address.ip()).take(16).collect();
+    match found.iter().find(|address| !may_connect(**address, rule)) {
+        Some(refused) => Err(NoAddress::Refused(*refused)),
+        None => Ok(found),
     }
 }
 

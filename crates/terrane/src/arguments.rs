@@ -446,6 +446,8 @@ pub(crate) enum Kind {
     Repos,
     #[value(alias = "terraform", alias = "tfw")]
     Terraforms,
+    #[value(alias = "notification", alias = "tfn")]
+    Notifications,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
-use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Turns};
+use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Outbox, Turns};
 use engine::leader::Terms;
 use engine::shard::Shard;
 use jiff::Timestamp;
@@ -94,6 +94,8 @@ impl ControllersRole {
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);
         let context = context.within(self.namespaces.clone()).of_shard(shard, turns.clone());
+        // What may be read from there may be told there.
+        let context = context.with_outbox(Outbox::to(self.git.addresses));
         Ok(context.with_metrics(self.metrics.clone()))
     }
 

@@ -14,6 +14,7 @@ pub mod needs;
 pub mod objects;
 pub mod postgres;
 pub mod process;
+pub mod receiver;
 pub mod release;
 pub mod s3;
 mod tls;

@@ -30,7 +30,9 @@ check_install() {
     say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
     check_outputs
+    declare_notification
     check_repo
+    check_notification
     check_policies
     check_upgrade
     serve_code

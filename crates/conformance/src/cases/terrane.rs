@@ -2,13 +2,15 @@
 //! nobody, and what cannot be told apart from it would wait with it.
 
 use anyhow::Result;
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{
+    Repo, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::Scope;
 
-cases!("terrane": layers_are_readable, repositories_are_readable, repos_are_readable, runs_are_readable, approvals_are_readable,
+cases!("terrane": layers_are_readable, repositories_are_readable, repos_are_readable, runs_are_readable, approvals_are_readable, notifications_are_readable,
     jobs_of_another_manager_say_what_it_writes);
 
 const NAMES: &[&str] = &["a", "a-1", "a.b", "", "A", "a..b", "a.-b", "-a", "a-", ".a", "a_b"];
@@ -227,6 +229,23 @@ async fn approvals_are_readable(s: Scope) -> Result<()> {
     });
     let fields = [("/spec/layer", NAMES), ("/spec/planSha256", DIGESTS)];
     agree::<TerraformApproval>(&s, "terraformapprovals", &object("TerraformApproval", spec), &fields).await
+}
+
+async fn notifications_are_readable(s: Scope) -> Result<()> {
+    let spec = json!({
+        "to": {"webhook": {"secretName": "s"}}, "events": ["Applied"], "layers": {"names": ["l"], "matchLabels": {"a": "b"}},
+        "template": {"title": "{layer}"},
+    });
+    let notification = object("TerraformNotification", spec);
+    let fields = [("/spec/to/webhook/secretName", NAMES), ("/spec/layers/names/0", NAMES)];
+    agree::<TerraformNotification>(&s, "terraformnotifications", &notification, &fields).await?;
+    let path =
+        format!("/apis/terrane.dev/v1alpha1/namespaces/{}/terraformnotifications?dryRun=All", s.name());
+    for to in [json!({}), json!({"slack": {"secretName": "s"}, "teams": {"secretName": "s"}})] {
+        let answer = s.post(&path, &object("TerraformNotification", json!({ "to": to }))).await?;
+        holds!(answer.code == 422, "to {to}: {answer}");
+    }
+    Ok(())
 }
 
 /// The Job that shows a run of a Repo: nobody else touches it, and what it says is accepted step by step.

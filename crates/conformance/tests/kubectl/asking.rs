@@ -49,6 +49,7 @@ async fn api_resources(k: Kubectl) -> Result<()> {
             ["repos", "tfrepo", "terrane.dev/v1alpha1", "true", "Repo"],
             ["terraformapprovals", "tfa", "terrane.dev/v1alpha1", "true", "TerraformApproval"],
             ["terraformlayers", "tfl", "terrane.dev/v1alpha1", "true", "TerraformLayer"],
+            ["terraformnotifications", "tfn", "terrane.dev/v1alpha1", "true", "TerraformNotification"],
             ["terraformrepositories", "tfr", "terrane.dev/v1alpha1", "true", "TerraformRepository"],
             ["terraformruns", "tfrun", "terrane.dev/v1alpha1", "true", "TerraformRun"],
         ],

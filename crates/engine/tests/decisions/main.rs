@@ -12,6 +12,7 @@ mod layer_inputs;
 mod layer_outputs;
 mod layer_refused;
 mod layer_template;
+mod notification;
 mod outputs;
 mod repo;
 mod repository;

@@ -56,7 +56,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             let events = events_about(&client, &namespace, "TerraformRun", name).await?;
             render::object(options.shape.output, &run, || of_run(&run, &events, now))
         }
-        Kind::Repositories | Kind::Approvals | Kind::Repos | Kind::Terraforms => {
+        Kind::Repositories | Kind::Approvals | Kind::Repos | Kind::Terraforms | Kind::Notifications => {
             other(&client, &namespace, kind, name, options.shape).await
         }
     }

@@ -3,7 +3,10 @@
 use std::fmt::Debug;
 
 use anyhow::Context;
-use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, condition};
+use api::{
+    Repo, Terraform, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository,
+    TerraformRun, condition,
+};
 use comfy_table::Table;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -28,6 +31,7 @@ pub(crate) async fn run(options: Get) -> anyhow::Result<()> {
         Kind::Approvals => show::<TerraformApproval>(options).await,
         Kind::Repos => show::<Repo>(options).await,
         Kind::Terraforms => show::<Terraform>(options).await,
+        Kind::Notifications => show::<TerraformNotification>(options).await,
     }
 }
 
@@ -315,6 +319,24 @@ impl Row for Terraform {
             state.and_then(|state| Some(state.as_str()?.to_owned())).unwrap_or_else(dash),
             status.message.clone().unwrap_or_else(dash),
             ready.map_or_else(dash, |c| c.status.clone()),
+            created(self, now),
+        ]
+    }
+}
+
+impl Row for TerraformNotification {
+    const HEADER: &'static [&'static str] = &["READY", "LAST", "LAYER", "TOLD", "MESSAGE", "AGE"];
+
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let status = self.status.clone().unwrap_or_default();
+        let ready = condition::find(&status.conditions, "Ready");
+        let sent = status.last_sent.as_ref();
+        vec![
+            ready.map_or_else(dash, |c| c.status.clone()),
+            sent.map_or_else(dash, |sent| sent.event.as_str().to_owned()),
+            sent.map_or_else(dash, |sent| sent.layer.clone()),
+            sent.map_or_else(dash, |sent| age(sent.at.0, now)),
+            ready.map_or_else(dash, |c| c.message.clone()),
             created(self, now),
         ]
     }

@@ -61,7 +61,9 @@ pub(super) async fn place_of(client: &Client, namespace: &str, kind: Kind, name:
             let layer = Api::<TerraformLayer>::namespaced(client.clone(), namespace).get(name).await.ok()?;
             layer.status?.latest_runs.first()?.name.clone()
         }
-        Kind::Repositories | Kind::Approvals | Kind::Repos | Kind::Terraforms => return None,
+        Kind::Repositories | Kind::Approvals | Kind::Repos | Kind::Terraforms | Kind::Notifications => {
+            return None;
+        }
     };
     let queue = Queue::read(client, namespace).await.ok()?;
     Some(format!("its run is queued, {}", queue.place(Some(namespace.to_owned()), &run)?))
@@ -176,6 +178,14 @@ impl Queues for api::TerraformApproval {
 }
 
 impl Queues for api::Terraform {
+    fn may_queue(&self) -> bool {
+        false
+    }
+
+    fn tell_place(&mut self, _queue: &Queue) {}
+}
+
+impl Queues for api::TerraformNotification {
     fn may_queue(&self) -> bool {
         false
     }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{
+    Repo, Terraform, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository,
+    TerraformRun,
+};
 use clap::{Args, ValueEnum};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -57,7 +60,7 @@ pub(super) fn object(text: &str) -> anyhow::Result<(Kind, &str)> {
     match known.or_else(|_| Kind::from_str(short.trim_start_matches("terraform"), true)) {
         Ok(kind) => Ok((kind, name)),
         Err(_) => bail!(
-            "{kind} is no kind of Terrane; there are layer, run, repository, approval, repo and terraform"
+            "{kind} is no kind of Terrane; there are layer, run, repository, approval, repo, terraform and notification"
         ),
     }
 }
@@ -70,6 +73,7 @@ pub(super) fn resource(kind: Kind) -> ApiResource {
         Kind::Approvals => ApiResource::erase::<TerraformApproval>(&()),
         Kind::Repos => ApiResource::erase::<Repo>(&()),
         Kind::Terraforms => ApiResource::erase::<Terraform>(&()),
+        Kind::Notifications => ApiResource::erase::<TerraformNotification>(&()),
     }
 }
 
@@ -150,6 +154,7 @@ mod tests {
         assert_eq!(object("repos.terrane.dev/infra").unwrap(), (Kind::Repos, "infra"));
         assert_eq!(object("terraform/infra").unwrap(), (Kind::Terraforms, "infra"));
         assert_eq!(object("terraforms.alustan.io/infra").unwrap(), (Kind::Terraforms, "infra"));
+        assert_eq!(object("terraformnotifications.terrane.dev/chat").unwrap(), (Kind::Notifications, "chat"));
         assert_eq!(object("terraformlayers/app").unwrap(), (Kind::Layers, "app"));
         assert!(object("pod/x").unwrap_err().to_string().contains("no kind of Terrane"));
     }

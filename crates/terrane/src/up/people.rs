@@ -129,7 +129,14 @@ fn roles() -> [(&'static str, Value); 3] {
     let (log, plan) = (with("terraformruns", subresource::LOG), with("terraformruns", subresource::PLAN));
     let (outputs, state) =
         (with("terraformlayers", subresource::OUTPUTS), with("terraformlayers", subresource::STATE));
-    let kinds = ["terraformrepositories", "terraformlayers", "terraformruns", "terraformapprovals", "repos"];
+    let kinds = [
+        "terraformrepositories",
+        "terraformlayers",
+        "terraformruns",
+        "terraformapprovals",
+        "terraformnotifications",
+        "repos",
+    ];
     let view = [
         json!({ "apiGroups": [GROUP], "resources": kinds, "verbs": ["get", "list", "watch"] }),
         json!({ "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms"], "verbs": ["get", "list", "watch"] }),

@@ -58,14 +58,14 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
 
 fn controller_rules() -> Value {
     json!([
-        { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "repos"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers", "terraformnotifications", "repos"], "verbs": ["get", "list", "watch"] },
         { "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms"], "verbs": ["get", "list", "watch", "patch"] },
         { "apiGroups": [WORKLOAD_GROUP], "resources": ["terraforms/status"], "verbs": ["update"] },
         { "apiGroups": [GROUP], "resources": ["terraformlayers"], "verbs": ["delete"] },
         { "apiGroups": [GROUP], "resources": ["terraformapprovals"], "verbs": ["list", "watch"] },
         { "apiGroups": [GROUP], "resources": ["terraformrepositories", "terraformlayers"], "verbs": ["create", "patch"] },
         { "apiGroups": [GROUP], "resources": ["terraformruns"], "verbs": ["get", "list", "watch", "create", "delete"] },
-        { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status", "terraformapprovals/status", "repos/status"], "verbs": ["update"] },
+        { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status", "terraformapprovals/status", "terraformnotifications/status", "repos/status"], "verbs": ["update"] },
         { "apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create"] },
         { "apiGroups": ["batch"], "resources": ["jobs/status"], "verbs": ["update"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },

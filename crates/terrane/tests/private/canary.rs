@@ -124,6 +124,8 @@ pub(crate) struct Search<'a> {
     /// Those that nobody has a reason to read.
     pub(crate) home: Vec<Canary>,
     pub(crate) environment: Canary,
+    /// What a receiver of notifications got.
+    pub(crate) told: Vec<Vec<u8>>,
     pub(crate) seen: Seen,
 }
 
@@ -167,6 +169,10 @@ impl Search<'_> {
         look("the log of `terrane up`", log.as_bytes());
         for (path, text) in self.served().await {
             look(&path, text.as_bytes());
+        }
+        assert!(!self.told.is_empty(), "nobody was told anything");
+        for body in &self.told {
+            look("what a webhook was told", body);
         }
         let commands = self.commands();
         assert!(
@@ -236,8 +242,14 @@ impl Search<'_> {
         let mut served = BTreeMap::new();
         let core = ["configmaps", "events", "namespaces", "nodes", "pods", "serviceaccounts"];
         let core = core.map(|kind| format!("/api/v1/{kind}"));
-        let ours =
-            ["repos", "terraformapprovals", "terraformlayers", "terraformrepositories", "terraformruns"];
+        let ours = [
+            "repos",
+            "terraformapprovals",
+            "terraformlayers",
+            "terraformnotifications",
+            "terraformrepositories",
+            "terraformruns",
+        ];
         let ours = ours.map(|kind| format!("/apis/terrane.dev/v1alpha1/{kind}"));
         let others = [
             "alustan.io/v1alpha1/terraforms",
@@ -287,6 +299,8 @@ impl Search<'_> {
             "logs app",
             "events app",
             "history app -o json",
+            "get notifications -o yaml",
+            "describe notification/told",
             "outputs app",
             "outputs app -o json",
             "state list app",

@@ -12,7 +12,7 @@ use std::future::ready;
 use std::path::Path;
 use std::process::Command;
 
-use api::{TerraformLayer, TerraformRepository, condition};
+use api::{TerraformLayer, TerraformNotification, TerraformRepository, condition};
 use canary::{Code, Search, Seen};
 use harness::{Terrane, git, is, layer_until, until};
 use k8s_openapi::api::core::v1::Secret;
@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::canary::{Canary, search};
 use testkit::forge::HttpsForge;
+use testkit::receiver::Receiver;
 use testkit::s3::S3Server;
 
 async fn create<K>(client: &Client, object: Value)
@@ -93,6 +94,19 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
         "stringData": { "private": hook.value },
     });
     create::<Secret>(&client, secret).await;
+    let receiver = Receiver::start().await.unwrap();
+    let (address, signing) = (Canary::random("a receiver's address"), Canary::random("a receiver's key"));
+    let path = format!("/{}", address.value);
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "told" },
+        "stringData": { "url": receiver.url(&path), "key": signing.value },
+    });
+    create::<Secret>(&client, secret).await;
+    let notification = json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformNotification", "metadata": { "name": "told" },
+        "spec": { "to": { "webhook": { "secretName": "told" } }, "template": { "text": "{message} {run} {revision}" } },
+    });
+    create::<TerraformNotification>(&client, notification).await;
     create::<TerraformLayer>(&client, layer).await;
 
     let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
@@ -117,9 +131,15 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     watch.shutdown().await;
     let (mut logins, home) = logins.into_secrets();
     logins.extend(inputs.map(|(_, canary)| canary));
-    logins.push(hook);
+    logins.extend([hook, address, signing]);
+    let told = until("what was applied is told", || {
+        let told: Vec<Vec<u8>> = receiver.deliveries(&path).into_iter().map(|one| one.body).collect();
+        let applied = |body: &Vec<u8>| String::from_utf8_lossy(body).contains(r#""event":"Applied""#);
+        ready(told.iter().any(applied).then_some(told))
+    })
+    .await;
     let search_all =
-        Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, seen };
+        Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, told, seen };
     let left = search_all.finds_nothing().await;
 
     // What git was given went in files that are gone, and so did what runners worked with.

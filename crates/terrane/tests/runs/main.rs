@@ -10,6 +10,7 @@ mod harness;
 mod hooks;
 mod inputs;
 mod killed;
+mod notifications;
 mod outputs;
 mod repo;
 mod runner_override;
