@@ -102,6 +102,9 @@ impl Written {
             }
             tracing::info!(layer = layer.name_any(), namespace, ?change, "wrote outputs");
         }
+        if !changes.is_empty() {
+            crate::door::terraform::wake_owner(layer, context);
+        }
         let generation = layer.metadata.generation;
         let look = Look { generation, giver, versions, outcome: outcome.clone() };
         self.looks().insert(uid, look);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use api::approval::{Decision, TerraformApprovalSpec};
 use api::text::Sha256;
-use api::{Repo, TerraformApproval, TerraformLayer, TerraformRepository};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::core::ObjectMeta;
@@ -29,6 +29,21 @@ pub fn repo(name: &str) -> Result<Repo> {
         "spec": { "url": format!("file:///srv/{name}") },
     }))
     .with_context(|| format!("Repo {name}"))
+}
+
+/// A Terraform of the root module at `file:///srv/NAME`, which is destroyed when it is deleted, with something that follows each deploy.
+pub fn terraform(name: &str) -> Result<Terraform> {
+    serde_json::from_value(json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "variables": { "word": "first" },
+            "scripts": { "destroy": { "inline": "terraform destroy -auto-approve" } },
+            "postDeploy": { "script": "report" },
+            "gitRepo": { "url": format!("file:///srv/{name}") },
+        },
+    }))
+    .with_context(|| format!("Terraform {name}"))
 }
 
 /// The layer of directory `path` on branch `main`.

@@ -81,21 +81,23 @@ fn announced(api: &[&Event]) -> Vec<String> {
     found
 }
 
-/// Two reconciles of a process never have the same Repo in their hands: each reads it first and writes its status last, so between two
-/// such writes there is a read.
+/// Two reconciles of a process never have the same Repo or Terraform in their hands: each reads it first and writes its status last, so
+/// between two such writes there is a read.
 fn one_at_a_time(process: &str, api: &[&Event]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut read: BTreeSet<&str> = BTreeSet::new();
+    let mut read: BTreeSet<(&str, &str)> = BTreeSet::new();
     for event in api.iter().filter(|event| event.site.actor == process && event.fault != Some(Fault::Repeat))
     {
         let path = event.path.split('?').next().unwrap_or_default();
-        let Some(name) = path.split_once("/repos/").map(|(_, name)| name) else { continue };
+        let doors = [("Repo", "/repos/"), ("Terraform", "/terraforms/")].into_iter();
+        let mut named = doors.filter_map(|(kind, between)| Some((kind, path.split_once(between)?.1)));
+        let Some((kind, name)) = named.next() else { continue };
         match event.site.verb.as_str() {
-            "GET" => drop(read.insert(name)),
+            "GET" => drop(read.insert((kind, name))),
             "PUT" => {
                 let name = name.trim_end_matches("/status");
-                if !read.remove(name) {
-                    found.push(format!("Repo {name} was written twice after one read by {process}"));
+                if !read.remove(&(kind, name)) {
+                    found.push(format!("{kind} {name} was written twice after one read by {process}"));
                 }
             }
             _ => {}

@@ -109,6 +109,7 @@ pub fn shared(one: (&Workload, &[Step]), other: (&Workload, &[Step])) -> usize {
         (
             layers,
             (workload.repos)().unwrap(),
+            (workload.terraforms)().unwrap(),
             workload.processes,
             workload.lead,
             workload.cap,

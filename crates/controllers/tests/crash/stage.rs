@@ -75,6 +75,8 @@ pub struct Truth {
     pub serial: u64,
     /// Nothing is there before the first apply and after a destroy.
     pub applied: Option<CommitId>,
+    /// What the layer gave to the code that is applied.
+    pub given: Option<Sha256>,
     pub drifted: bool,
 }
 
@@ -109,6 +111,10 @@ fn own_backend(description: &Description) -> Option<Backend> {
 /// Where the state of an execution really is, whatever the controllers believe.
 pub fn place(description: &Description) -> Sha256 {
     own_backend(description).map_or_else(|| description.state.clone(), |backend| backend.sha256())
+}
+
+fn given(description: &Description) -> Option<Sha256> {
+    description.inputs.as_ref().map(|given| given.digest.clone())
 }
 
 const LOG: &[u8] = b"done\n";
@@ -270,7 +276,9 @@ impl Stage {
         let differs = match description.mode {
             Mode::Destroy => truth.applied.is_some(),
             Mode::Normal | Mode::RefreshOnly => {
-                truth.drifted || truth.applied.as_ref() != Some(&description.revision)
+                truth.drifted
+                    || truth.applied.as_ref() != Some(&description.revision)
+                    || truth.given != given(description)
             }
         };
         let content =
@@ -289,6 +297,7 @@ impl Stage {
             Mode::Destroy => None,
             Mode::Normal | Mode::RefreshOnly => Some(description.revision.clone()),
         };
+        truth.given = given(description);
         truth.drifted = false;
         let serial = truth.serial;
         self.write_state(runner, description, serial).await?;
@@ -336,6 +345,17 @@ impl Stage {
         });
         if let Some(plan) = plan {
             outcome["plan"] = plan;
+        }
+        if description.action.mutates() && description.mode == Mode::Normal && reason == "Succeeded" {
+            let inputs = description.inputs.iter().map(|given| &given.inputs);
+            let environment = inputs.clone().flat_map(|inputs| &inputs.environment);
+            let word =
+                environment.filter(|one| one.name.as_str() == "word").find_map(|one| one.value.clone());
+            let hooks = inputs.flat_map(|inputs| &inputs.hooks.after_apply);
+            for to in hooks.filter_map(|hook| hook.output_to.as_ref()) {
+                let printed = json!({ "outputs": { "commit": description.revision, "word": word } });
+                outcome["hookOutputs"][to.as_str()] = printed;
+            }
         }
         runner.log_append(attempt, 0, LOG.into()).await?;
         runner.artefact_put(attempt, Artefact::Result, outcome.to_string().into()).await?;

@@ -5,7 +5,8 @@ use anyhow::Result;
 use api::layer::{DeletionPolicy, LayerState};
 use api::repo::RepoRunState;
 use api::run::Action;
-use api::{Repo, TerraformLayer};
+use api::terraform::WorkloadState;
+use api::{Repo, Terraform, TerraformLayer};
 use serde_json::json;
 use testkit::objects::{self, Remedied};
 
@@ -18,6 +19,8 @@ pub enum Act {
     Approve,
     /// A commit arrives, and is seen.
     Push,
+    /// A commit arrives, and its Git host says so.
+    Deliver,
     /// The infrastructure changes by itself, and that is seen.
     Drift,
     /// A runner that was given up writes once more.
@@ -26,6 +29,10 @@ pub enum Act {
     Cancel,
     /// Somebody deletes every layer.
     Delete,
+    /// Somebody gives every Terraform another variable.
+    Change,
+    /// Somebody deletes every Terraform.
+    Withdraw,
     /// Somebody edits what layers wrote their outputs to, and adds a key of their own to the Secret.
     Tamper,
     /// Every layer writes its outputs to a Secret alone.
@@ -55,6 +62,7 @@ pub struct Workload {
     pub name: &'static str,
     pub layers: fn() -> Result<Vec<TerraformLayer>>,
     pub repos: fn() -> Result<Vec<Repo>>,
+    pub terraforms: fn() -> Result<Vec<Terraform>>,
     pub processes: &'static [&'static str],
     pub lead: Lead,
     pub verdict: fn(Action, usize) -> Verdict,
@@ -117,6 +125,11 @@ fn by_url() -> Result<Vec<Repo>> {
     Ok(vec![objects::repo("infra")?])
 }
 
+/// A workload in one object, and a layer that is made for it.
+fn in_one_object() -> Result<Vec<Terraform>> {
+    Ok(vec![objects::terraform("infra")?])
+}
+
 fn none<K>() -> Result<Vec<K>> {
     Ok(Vec::new())
 }
@@ -126,6 +139,7 @@ const PLAIN: Workload = Workload {
     name: SIMPLEST,
     layers: automatic,
     repos: none,
+    terraforms: none,
     processes: ONE,
     lead: Lead::Each,
     verdict: |_, _| Verdict::Succeed,
@@ -190,10 +204,7 @@ pub const ALL: &[Workload] = &[
         expect: |rest, stage| {
             equal("layers", rest.layers.len(), 0)?;
             equal("applies", stage.applies(), 2)?;
-            match stage.truths.values().find(|truth| truth.applied.is_some()) {
-                None => Ok(()),
-                Some(left) => Err(format!("the infrastructure is still there: {left:?}")),
-            }
+            nothing_left(stage)
         },
         ..PLAIN
     },
@@ -265,6 +276,17 @@ pub const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "a webhook",
+        acts: &[Act::Deliver],
+        // Sooner than by a poll, which would come after the world is at rest.
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'b')?;
+            equal("applies", stage.applies(), 2)
+        },
+        ..PLAIN
+    },
+    Workload {
         name: "a Repo and a new commit",
         layers: none,
         repos: by_url,
@@ -278,6 +300,32 @@ pub const ALL: &[Workload] = &[
             // They go with their runs, of which looks for drift leave only the newest.
             let is_left_so = rest.jobs.len() <= 2 && rest.jobs.iter().all(|(_, end)| end == "Complete");
             if is_left_so { Ok(()) } else { Err(format!("the Jobs are {:?}", rest.jobs)) }
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "a Terraform and another variable",
+        layers: none,
+        terraforms: in_one_object,
+        acts: &[Act::Change],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 2)?;
+            told_by_terraforms(rest)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "a Terraform that is deleted",
+        layers: none,
+        terraforms: in_one_object,
+        acts: &[Act::Withdraw],
+        expect: |rest, stage| {
+            equal("Terraforms", rest.terraforms.len(), 0)?;
+            equal("layers", rest.layers.len(), 0)?;
+            equal("applies", stage.applies(), 2)?;
+            nothing_left(stage)
         },
         ..PLAIN
     },
@@ -398,6 +446,33 @@ fn told_by_repos(rest: &Rest, letter: char) -> Result<(), String> {
         }
     }
     equal("Repos", rest.repos.len(), 1)
+}
+
+/// It is deployed, and says what the code gave out, and what followed the deploy with what it is given now.
+fn told_by_terraforms(rest: &Rest) -> Result<(), String> {
+    for terraform in &rest.terraforms {
+        let status = terraform.status.clone().unwrap_or_default();
+        let given = json!({
+            "commit": commit('a'), "hidden": "*** (sensitive; key hidden of Secret infra-outputs)",
+        });
+        let is_told = status.state == Some(WorkloadState::Completed)
+            && status.observed_generation == terraform.metadata.generation
+            && json!(status.output) == given
+            && status.post_deploy_output
+                == Some(json!({ "outputs": { "commit": commit('a'), "word": "second" } }));
+        if !is_told {
+            return Err(format!("the Terraform says {status:?}"));
+        }
+    }
+    equal("Terraforms", rest.terraforms.len(), 1)?;
+    equal("layers", rest.layers.len(), 1)
+}
+
+fn nothing_left(stage: &Stage) -> Result<(), String> {
+    match stage.truths.values().find(|truth| truth.applied.is_some()) {
+        None => Ok(()),
+        Some(left) => Err(format!("the infrastructure is still there: {left:?}")),
+    }
 }
 
 fn in_place(stage: &Stage, letter: char) -> Result<(), String> {

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use api::run::RunState;
 use api::template::Declared;
 use api::text::{CommitId, ImageDigest, ImageTag, RefName, Sha256};
-use api::{Repo, TerraformLayer, TerraformRun, annotation};
+use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun, annotation};
 use axum::Router;
 use controllers::{
     Branch, Context, Desk, Election, Followed, ImageAt, Interest, Leadership, Module, Place, Reader,
@@ -27,6 +27,7 @@ use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::repository::Heads;
 use engine::retry::Policy;
+use engine::webhook::{Delivery, Noted, note};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -149,6 +150,7 @@ impl Making {
 pub struct Rest {
     pub layers: Vec<TerraformLayer>,
     pub repos: Vec<Repo>,
+    pub terraforms: Vec<Terraform>,
     /// Each Job, oldest commit first, with the condition that it ended with.
     pub jobs: Vec<(String, String)>,
     /// What the objects of that name hold that layers write to.
@@ -245,6 +247,9 @@ impl World {
         }
         for repo in (workload.repos)()? {
             Api::<Repo>::default_namespaced(self.people.clone()).create(&post, &repo).await?;
+        }
+        for terraform in (workload.terraforms)()? {
+            Api::<Terraform>::default_namespaced(self.people.clone()).create(&post, &terraform).await?;
         }
         Ok(())
     }
@@ -422,6 +427,10 @@ impl World {
                 *self.head.lock().unwrap() = commit('b');
                 self.pass(with_jitter(POLL)).await?;
             }
+            Act::Deliver => {
+                *self.head.lock().unwrap() = commit('b');
+                self.deliver().await?;
+            }
             Act::Drift => {
                 self.stage.drift();
                 self.pass(with_jitter(DRIFT)).await?;
@@ -464,6 +473,41 @@ impl World {
                     layers.delete(&layer.name_any(), &DeleteParams::default()).await?;
                 }
             }
+            Act::Change => {
+                // Times of runs are whole seconds, and nobody deploys twice in one.
+                clock::set(engine::later(clock::now(), Duration::from_secs(60)));
+                let terraforms = Api::<Terraform>::default_namespaced(self.people.clone());
+                let wish = json!({ "spec": { "variables": { "word": "second" } } });
+                for terraform in self.rest().await?.terraforms {
+                    let name = terraform.name_any();
+                    terraforms.patch(&name, &PatchParams::default(), &Patch::Merge(&wish)).await?;
+                }
+            }
+            Act::Withdraw => {
+                let terraforms = Api::<Terraform>::default_namespaced(self.people.clone());
+                for terraform in self.rest().await?.terraforms {
+                    terraforms.delete(&terraform.name_any(), &DeleteParams::default()).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the HTTP service writes down of a delivery before it answers.
+    async fn deliver(&self) -> Result<()> {
+        let repositories = Api::<TerraformRepository>::default_namespaced(self.people.clone());
+        let heads = [("refs/heads/main".to_owned(), Some(commit('b')))];
+        let delivery = Delivery { host: "gitea", heads: &heads };
+        for repository in repositories.list(&ListParams::default()).await?.items {
+            let Noted::Record(webhook) = note(&repository, &delivery, clock::now()) else {
+                bail!("the delivery is no news: {:?}", repository.status);
+            };
+            let status = json!({
+                "metadata": { "resourceVersion": repository.metadata.resource_version },
+                "status": { "webhook": webhook },
+            });
+            let name = repository.name_any();
+            repositories.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
         }
         Ok(())
     }
@@ -481,6 +525,7 @@ impl World {
         let all = ListParams::default();
         let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
         let repos = Api::<Repo>::all(self.people.clone()).list(&all).await?.items;
+        let terraforms = Api::<Terraform>::all(self.people.clone()).list(&all).await?.items;
         let jobs = Api::<Job>::all(self.people.clone()).list(&all).await?.items;
         let mut jobs: Vec<(String, String)> = jobs
             .iter()
@@ -499,7 +544,7 @@ impl World {
         if let Some(map) = Api::<ConfigMap>::default_namespaced(self.people.clone()).get_opt("given").await? {
             outputs.insert("ConfigMap given".to_owned(), map.data.unwrap_or_default());
         }
-        Ok(Rest { layers, repos, jobs, outputs })
+        Ok(Rest { layers, repos, terraforms, jobs, outputs })
     }
 
     /// Ends every task and closes the database.

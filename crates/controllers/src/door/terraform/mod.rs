@@ -9,10 +9,11 @@ use api::{Terraform, TerraformLayer, TerraformRepository};
 use engine::Wake;
 use engine::door::terraform::{Effect, Given, Observed, decide, outputs_of, report};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 
 use crate::error::{Error, doing};
 use crate::feed::Handle;
+use crate::source::Waiting;
 use crate::{Context, status};
 
 pub(crate) async fn reconcile(
@@ -56,6 +57,15 @@ pub(crate) async fn reconcile(
         act::let_go(&api, &terraform).await?;
     }
     Ok(report.wake)
+}
+
+/// What a layer gave out has changed, which its own words may not show.
+pub(crate) fn wake_owner(layer: &TerraformLayer, context: &Context) {
+    let kind = Terraform::kind(&());
+    if let Some(owner) = layer.owner_references().iter().find(|owner| owner.kind == kind) {
+        let namespace = layer.namespace().unwrap_or_default();
+        context.desk.wake(Waiting::Terraform { namespace, name: owner.name.clone() });
+    }
 }
 
 /// What the layer says that it has written. Values of the Secret are not kept.
