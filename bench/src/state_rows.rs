@@ -98,6 +98,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         mode: Default::default(),
         revision: CommitId::new("a".repeat(40))?,
         bundle: Sha256::of(b"bundle"),
+        image: None,
         path: ".".parse()?,
         workspace: Default::default(),
         tool: None,

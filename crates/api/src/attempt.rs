@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::difference::Differences;
+use crate::image::PinnedImage;
 use crate::inputs::{DigestKey, Inputs};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, Sha256, Workspace};
@@ -32,6 +33,9 @@ pub struct Description {
     pub revision: CommitId,
     /// The files of the revision, by the digest of their archive.
     pub bundle: Sha256,
+    /// The image that the archive holds the layers of; none where it holds the files themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PinnedImage>,
     pub path: LayerPath,
     pub workspace: Workspace,
     /// Which tool; none means that the code's version files and what is installed decide.

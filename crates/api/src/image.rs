@@ -1,12 +1,15 @@
-//! An OCI image as a source of code: which one is asked for, where it is, and how its layers come to a runner.
+//! An OCI image as the source of a layer: which one is asked for, and which one is pinned.
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{
-    ImageDigest, ImageRepository, ImageTag, ObjectName, RegistryProvider, Span, VersionConstraint,
+    CommitId, DataKey, ImageDigest, ImageRepository, ImageTag, ObjectName, RegistryProvider, Span,
+    VersionConstraint,
 };
 
 /// An image whose files are the code.
@@ -31,7 +34,7 @@ pub struct ImageSource {
     /// Stay with exactly this image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<ImageDigest>,
-    /// How to log in to the registry. Without it, as the administrator says for all, else as nobody.
+    /// How to log in to the registry. Without it the Secret `terrane-registry` of the layer's own namespace counts, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<ImageCredentials>,
     /// How often the registry is asked for a newer image. Default: as the administrator says, 6h.
@@ -42,8 +45,11 @@ pub struct ImageSource {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageCredentials {
-    /// A Secret of type `kubernetes.io/dockerconfigjson` in the layer's own namespace.
+    /// A Secret of the layer's own namespace that holds a Docker `config.json`, such as one of type `kubernetes.io/dockerconfigjson`.
     pub secret_name: ObjectName,
+    /// The key of it. Default: `.dockerconfigjson`, else `config.json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<DataKey>,
 }
 
 /// What of a repository of images is followed.
@@ -90,6 +96,9 @@ pub enum Unplaced {
     NothingWanted { name: String },
 }
 
+/// The Secret that logs in to registries for the layers of its namespace that name none. The chart makes it.
+pub const REGISTRY_SECRET: &str = "terrane-registry";
+
 /// Docker Hub, by the name that people use.
 pub const DOCKER_HUB: &str = "docker.io";
 
@@ -133,6 +142,84 @@ impl ImageSource {
             (None, None, Some(digest)) => Ok(Wanted::Digest(digest.clone())),
             _ => Err(Unplaced::NothingWanted { name: self.name.to_string() }),
         }
+    }
+}
+
+impl ImageDigest {
+    /// The digest as a revision of code.
+    pub fn revision(&self) -> Option<CommitId> {
+        CommitId::new(self.as_str().strip_prefix("sha256:")?).ok()
+    }
+
+    /// The image that a revision means, where it is one.
+    pub fn of_revision(revision: &CommitId) -> Option<Self> {
+        Self::new(format!("sha256:{revision}")).ok()
+    }
+}
+
+/// The image that a run works on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedImage {
+    /// The host of its registry.
+    #[schemars(length(min = 1, max = 255))]
+    pub host: String,
+    /// Its path there.
+    #[schemars(length(min = 1, max = 255))]
+    pub path: String,
+    /// The tag that it was found by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<ImageTag>,
+    /// What it is.
+    pub digest: ImageDigest,
+}
+
+impl fmt::Display for PinnedImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.host, self.path)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        write!(f, "@{}", self.digest)
+    }
+}
+
+/// Which image a layer is pinned to, and what the registry last said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageStatus {
+    /// The registry's host and the path there.
+    pub name: String,
+    /// The constraint, the tag or the digest that it was chosen by.
+    pub wanted: String,
+    /// The tag that was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<ImageTag>,
+    /// The image itself, whatever its tag points to by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<ImageDigest>,
+    /// What the tag pointed to before, where it was moved to another image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_from: Option<ImageDigest>,
+    /// When the registry was last read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub looked_at: Option<Time>,
+    /// Why the registry could not be read the last time; the image stays pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The value of the sync annotation that the registry was last asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
+}
+
+impl fmt::Display for ImageStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        self.digest.as_ref().map_or(Ok(()), |digest| write!(f, "@{digest}"))
     }
 }
 
@@ -206,5 +293,12 @@ mod tests {
                 .contains("write the registry's host before the name")
         );
         assert!(place(None, "registry.example.org").unwrap_err().contains("only a host"));
+    }
+
+    #[test]
+    fn a_digest_is_a_revision_and_back() {
+        let digest = ImageDigest::new(format!("sha256:{}", "a".repeat(64))).unwrap();
+        assert_eq!(ImageDigest::of_revision(&digest.revision().unwrap()), Some(digest));
+        assert_eq!(ImageDigest::of_revision(&CommitId::new("a".repeat(40)).unwrap()), None);
     }
 }

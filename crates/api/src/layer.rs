@@ -12,6 +12,7 @@ use crate::backend::StateIdentity;
 use crate::backends::{BackendSpec, Backends, CredentialsRef, Facts, Refusal};
 use crate::difference::Difference;
 use crate::hooks::{Hooks, Scripts};
+use crate::image::{ImageSource, ImageStatus};
 use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Object, Variable, VariablesFrom};
 use crate::outputs::{OutputPlace, OutputTarget};
 use crate::overrides::{Allowed, RunnerOverride};
@@ -88,12 +89,29 @@ use crate::tool::Choice;
     validation = Rule::new("!(has(self.deleteWorkspace) && self.deleteWorkspace) || (has(self.workspace) && self.workspace != 'default')")
         .message("deleteWorkspace needs a workspace other than default, which no tool deletes")
 )]
+#[x_kube(
+    validation = Rule::new("has(self.repository) != has(self.image)")
+        .message("exactly one of repository and image must be set")
+)]
+#[x_kube(
+    validation = Rule::new("has(self.branch) == has(self.repository)")
+        .message("a repository needs a branch, and an image has none")
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.image) || !(has(self.template) || has(self.triggerPaths))")
+        .message("an image counts as a whole: it has no triggerPaths, and is no template")
+)]
 pub struct TerraformLayerSpec {
     /// The repository that holds the code, in the layer's own namespace.
-    pub repository: RepositoryRef,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<RepositoryRef>,
     /// The branch that is followed, or a full ref such as `refs/tags/v1`.
-    pub branch: RefName,
-    /// The directory of the root module, relative to the repository's root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<RefName>,
+    /// The image that holds the code, in the place of a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageSource>,
+    /// The directory of the root module, relative to the repository's root, or to the image's working directory.
     pub path: LayerPath,
     /// More paths of the repository whose change leads to a new plan: directories, files, or patterns such as `vars/**/*.tfvars`.
     /// The layer's own directory and the local modules it calls count anyway.
@@ -232,6 +250,11 @@ impl TerraformLayer {
 }
 
 impl TerraformLayerSpec {
+    /// The repository that holds the code, where it is not an image.
+    pub fn repository_name(&self) -> Option<&ObjectName> {
+        self.repository.as_ref().map(|repository| &repository.name)
+    }
+
     fn plain_inputs(&self, runner: &RunnerOverride) -> Inputs {
         let is_own = |other: &&EnvironmentVariable| self.environment.iter().any(|own| own.name == other.name);
         let inherited = runner.env.iter().filter(|variable| !is_own(variable));
@@ -381,6 +404,9 @@ pub struct TerraformLayerStatus {
     pub next_check: Option<Time>,
     #[serde(default, skip_serializing_if = "Revisions::is_empty")]
     pub revision: Revisions,
+    /// Where the code is an image: which one, and what its registry says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageStatus>,
     /// Tells the variables, the environment, the hooks and the scripts as they are now from others, and says nothing about them. None where
     /// the layer gives none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -436,7 +462,7 @@ fn is_normal(mode: &Mode) -> bool {
     *mode == Mode::Normal
 }
 
-/// Full commit ids, except `short`.
+/// Full commit ids, except `short`. Of code that is an image they are the digits of its digest, and `short` is its tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revisions {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::backend::StateIdentity;
 use crate::difference::Differences;
+use crate::image::PinnedImage;
 use crate::text::{CommitId, ObjectName, Sha256};
 
 /// One plan or one apply of a layer. It never changes.
@@ -83,6 +84,9 @@ pub struct TerraformRunSpec {
     pub artifact: Option<Artifact>,
     /// What led to it.
     pub trigger: Trigger,
+    /// The image whose files it works on, where the code is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PinnedImage>,
     /// The files, where they are known from an earlier run: a deletion must not depend on the repository being there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<Sha256>,
@@ -118,7 +122,7 @@ pub struct LayerRef {
     /// The layer's uid: a layer deleted and made again under the same name is another layer.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
-    /// The commit that is planned or applied.
+    /// The commit that is planned or applied, or the digits of the image's digest.
     pub revision: CommitId,
 }
 

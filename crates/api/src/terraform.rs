@@ -1,4 +1,4 @@
-//! Terraform (`alustan.io`): a workload in one object. Code of a Git repository, scripts that deploy and destroy it, variables, where its
+//! Terraform (`alustan.io`): a workload in one object. Code of a Git repository or of an image, scripts that deploy and destroy it, variables, where its
 //! state is kept, and what is run once it is deployed. Its repository and its layer are made for it.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::backends::BackendSpec;
 use crate::inputs::KeyRef;
-use crate::text::{GitUrl, RefName};
+use crate::text::{GitUrl, RefName, RegistryProvider, VersionConstraint};
 
 /// What is deployed, and how.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ use crate::text::{GitUrl, RefName};
     shortname = "tfw",
     category = "terrane",
     derive = "PartialEq",
-    doc = "Infrastructure that is kept deployed by scripts of its own. Terrane makes a TerraformRepository and a TerraformLayer of the same name for it.",
+    doc = "Infrastructure that is kept deployed by scripts of its own. Terrane makes a TerraformLayer of the same name for it, and a TerraformRepository where its code is in Git.",
     printcolumn(
         name = "State",
         type_ = "string",
@@ -65,13 +65,14 @@ pub struct TerraformSpec {
     /// What deploys and what destroys. Without a script that deploys, the tool's own apply does.
     #[serde(default, skip_serializing_if = "WorkloadScripts::is_empty")]
     pub scripts: WorkloadScripts,
-    /// Where the code is.
+    /// The repository that the code is in. Without it the code is in the image of `containerRegistry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_repo: Option<GitRepo>,
     /// What is run after each deploy that succeeded, to say something about what is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_deploy: Option<PostDeploy>,
-    /// The image that the code is meant to be in. Images are not built yet: runs take the code from Git itself.
+    /// The image that the code is in. Beside `gitRepo` it is the one that the code is meant to be in: images are not built yet, and runs
+    /// take the code from Git itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_registry: Option<ContainerRegistry>,
 }
@@ -90,7 +91,8 @@ pub struct WorkloadScripts {
     /// What deploys, as a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub apply: Option<ScriptText>,
-    /// What deploys, as a file of the repository and its arguments, with spaces between them. Instead of `apply`.
+    /// What deploys, as a file of the code and its arguments, with spaces between them. Instead of `apply`. A name without a directory is in
+    /// the repository's root, or in the image's working directory or root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub deploy: Option<String>,
@@ -148,7 +150,7 @@ pub struct GitRepo {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PostDeploy {
-    /// A file of the repository, with further arguments behind it, and spaces between them. It prints a JSON object with the key `outputs`.
+    /// A file of the code, with further arguments behind it, and spaces between them. It prints a JSON object with the key `outputs`.
     #[schemars(length(min = 1, max = 4096))]
     pub script: String,
     /// It is called with `--NAME VALUE` for each, with the value that the named variable has in its environment.
@@ -168,10 +170,18 @@ fn args_schema(_: &mut SchemaGenerator) -> Schema {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerRegistry {
+    /// Whose registry it is, where the name has no host: `docker` for Docker Hub, `ghcr` for GitHub's, or the host of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<RegistryProvider>,
     /// Its name. What follows a space is a remark.
     #[schemars(length(min = 1, max = 1024))]
     pub image_name: String,
-    /// The key of a Secret of this namespace that logs in to its registry.
+    /// The newest version that satisfies this is used, such as `~1.0.0`, `^1.2`, `1.x` or `>=1.2, <2`. Without it the tag behind the name
+    /// is followed, and without that `latest`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semantic_version: Option<VersionConstraint>,
+    /// The key of a Secret of this namespace that logs in to its registry: a Docker `config.json`. Without it the Secret
+    /// `terrane-registry` of this namespace counts, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<KeyRef>,
 }

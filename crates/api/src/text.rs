@@ -139,7 +139,7 @@ impl Sha256 {
 }
 
 text!(
-    /// A full commit id, sha1 or sha256.
+    /// A full commit id, sha1 or sha256; of code that is an image, the digits of its digest.
     CommitId, "a commit id of 40 or 64 lower-case hex digits", max 64, form "^([0-9a-f]{40}|[0-9a-f]{64})$"
 );
 

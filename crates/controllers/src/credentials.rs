@@ -1,15 +1,17 @@
-//! The credentials of a repository: the Secret it names, else the one of its namespace whose `url` covers the repository's URL.
-//! Secrets of other namespaces are never read for it.
+//! The credentials of a repository: the Secret it names, else the one of its namespace whose `url` covers the repository's URL. Those of an
+//! image: the Secret that its layer names. Secrets of other namespaces are never read for either.
 
 use std::collections::BTreeMap;
 
+use api::image::REGISTRY_SECRET;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use sources::Credentials;
+use sources::oci::Logins;
 
-use crate::source::Place;
+use crate::source::{ImageAt, Place};
 
 /// Secrets of this type serve every repository of their namespace whose URL lies at or below their key `url`.
 const TYPE: &str = "terrane.dev/repository";
@@ -46,6 +48,34 @@ pub(crate) async fn read(client: &Client, place: &Place) -> Result<Credentials, 
         data.insert("ssh-privatekey".to_owned(), named);
     }
     Credentials::from_secret(&data).map_err(|why| format!("Secret {name}: {why}"))
+}
+
+/// How to log in to the registry of an image; as nobody, where its layer names no Secret and its namespace has none for all. Read at each
+/// use, too.
+pub(crate) async fn read_logins(client: &Client, at: &ImageAt) -> Result<Logins, String> {
+    let (named, namespace) = (at.credentials.as_ref(), at.namespace.as_str());
+    let name = named.map_or(REGISTRY_SECRET, |named| named.secret_name.as_str());
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    let found = secrets.get_opt(name).await;
+    let found = found.map_err(|error| format!("could not read the Secrets of {namespace}: {error}"))?;
+    if found.is_none() && named.is_none() {
+        return Ok(Logins::default());
+    }
+    let secret = found.ok_or_else(|| {
+        format!("Secret {name}, which logs in to the registry, does not exist in namespace {namespace}; create it there")
+    })?;
+    let data: BTreeMap<String, Vec<u8>> =
+        secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect();
+    let logins = match named.and_then(|named| named.key.as_ref()) {
+        Some(key) => {
+            let content = data.get(key.as_str());
+            Logins::parse(
+                content.ok_or_else(|| format!("Secret {name} has no key {key}; add it, or name another"))?,
+            )
+        }
+        None => Logins::from_secret(&data),
+    };
+    logins.map_err(|why| format!("Secret {name}: {why}"))
 }
 
 /// The Secret whose `url` covers the most of the repository's URL; of equals the first by name, so that the answer does not change.

@@ -40,7 +40,7 @@ impl Events {
         before: &[Condition],
         after: &[Condition],
     ) {
-        if let Some(note) = news::between(before, after) {
+        for note in news::between(before, after).into_iter().chain(news::moved_tag(before, after)) {
             self.tell_of(object, note);
         }
     }

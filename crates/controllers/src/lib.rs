@@ -58,7 +58,7 @@ pub use queue::Queue;
 pub use references::References;
 pub use scope::Namespaces;
 pub use sizes::Sizes;
-pub use source::{Branch, Desk, Place, Reader, Waiting};
+pub use source::{Branch, Desk, Followed, ImageAt, Place, Reader, Waiting};
 pub use sources::{Interest, Module};
 pub use turn::Turns;
 
@@ -192,7 +192,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .with_config(options())
         .watches_stream(layer_feed.touched(concern::layer_to_repository), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
-            Some(ObjectRef::new(layer.spec.repository.name.as_str()).within(&namespace))
+            Some(ObjectRef::new(layer.spec.repository_name()?.as_str()).within(&namespace))
         })
         .reconcile_on(news.repositories)
         .graceful_shutdown_on(stopped(&stop))

@@ -1,20 +1,22 @@
-//! The desk that reads repositories: network and git take seconds, so they happen in a few bounded tasks of their own and never
+//! The desk that reads repositories and registries: network and git take seconds, so they happen in a few bounded tasks of their own and never
 //! in a reconcile. What they find is kept here, can always be found again, and wakes whoever waits for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::image::{ImageCredentials, ImagePlace, Wanted};
 use api::template::Declared;
-use api::text::{CommitId, GitUrl, RefName, Sha256};
+use api::text::{CommitId, GitUrl, ImageDigest, RefName, Sha256};
 use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
-use engine::Read;
 use engine::repository::{Heads, Look};
+use engine::{Read, image};
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use sources::oci::Images;
 use sources::{Git, Interest, Module, Relevance, Source};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,10 @@ use crate::feed::Handle;
 const TASKS: usize = 4;
 /// Of those, how many may be about one repository: one that is slow, or huge, never keeps the others waiting.
 const TASKS_OF_ONE: usize = 2;
+/// Questions to registries at the same time. They wait for the network, and never for git.
+const REGISTRY_TASKS: usize = 16;
+/// Of those, how many may be to one registry for one namespace.
+const REGISTRY_TASKS_OF_ONE: usize = 4;
 /// How soon something that failed is tried again when it is still wanted.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Findings kept; the oldest go first and are found again when needed.
@@ -69,6 +75,30 @@ pub struct Branch {
     pub name: RefName,
 }
 
+/// Images of one name, by what is needed to read them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ImageAt {
+    pub namespace: String,
+    pub place: ImagePlace,
+    /// What the layer names to log in.
+    pub credentials: Option<ImageCredentials>,
+}
+
+/// Which image a layer follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Followed {
+    pub layer: String,
+    pub at: ImageAt,
+    pub wanted: Wanted,
+}
+
+/// Whose questions wait for each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Whose {
+    Repository(Place),
+    Registry { namespace: String, host: String },
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Question {
     /// Which commits do the branches point to?
@@ -79,16 +109,28 @@ enum Question {
     Bundle { place: Place, commit: CommitId },
     /// Which variables does a module declare?
     Declared { place: Place, commit: CommitId, module: Module },
+    /// Which image is the one that a layer follows?
+    Image(Followed),
+    /// Where are the layers of this image?
+    ImageBundle { at: ImageAt, digest: ImageDigest },
 }
 
 impl Question {
-    fn place(&self) -> &Place {
+    fn whose(&self) -> Whose {
         match self {
             Self::Heads(place)
             | Self::Relevant { branch: Branch { place, .. }, .. }
             | Self::Bundle { place, .. }
-            | Self::Declared { place, .. } => place,
+            | Self::Declared { place, .. } => Whose::Repository(place.clone()),
+            Self::Image(Followed { at, .. }) | Self::ImageBundle { at, .. } => {
+                Whose::Registry { namespace: at.namespace.clone(), host: at.place.host.clone() }
+            }
         }
+    }
+
+    /// Whether its answer is a look at the world, which only another look replaces.
+    fn is_look(&self) -> bool {
+        matches!(self, Self::Heads(_) | Self::Image(_))
     }
 }
 
@@ -98,6 +140,7 @@ enum Answer {
     Relevant(CommitId),
     Bundle(Sha256),
     Declared(Vec<Declared>),
+    Image(image::Look),
     /// In words for the status, and until when nobody asks again.
     Failed {
         why: String,
@@ -111,6 +154,8 @@ struct Finding {
     asked: bool,
     /// The wish of a webhook that the look under way was begun for.
     wish: Option<Timestamp>,
+    /// The value of the sync annotation that the look under way was begun for.
+    sync: Option<String>,
     waiting: BTreeSet<Waiting>,
 }
 
@@ -165,12 +210,21 @@ pub trait Reader: Send + Sync + std::fmt::Debug {
         commit: &'a CommitId,
         module: &'a Module,
     ) -> BoxFuture<'a, Result<Vec<Declared>, String>>;
+    /// The image that a layer follows, as it is now.
+    fn image<'a>(&'a self, followed: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>>;
+    /// Puts the layers of an image into the datastore.
+    fn image_bundle<'a>(
+        &'a self,
+        at: &'a ImageAt,
+        digest: &'a ImageDigest,
+    ) -> BoxFuture<'a, Result<Sha256, String>>;
 }
 
-/// The remote itself, by the `git` command.
+/// The remotes themselves: repositories by the `git` command, registries by their own protocol.
 struct Remote {
     client: kube::Client,
     git: Git,
+    images: Images,
     datastore: datastore::Client,
     /// What is known of each branch that layers follow.
     relevance: Mutex<HashMap<Branch, Arc<Relevance>>>,
@@ -200,8 +254,14 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Desk {
-    pub fn new(client: kube::Client, git: Git, datastore: datastore::Client, now: fn() -> Timestamp) -> Self {
-        Self::over(Arc::new(Remote { client, git, datastore, relevance: Mutex::default() }), now)
+    pub fn new(
+        client: kube::Client,
+        git: Git,
+        images: Images,
+        datastore: datastore::Client,
+        now: fn() -> Timestamp,
+    ) -> Self {
+        Self::over(Arc::new(Remote { client, git, images, datastore, relevance: Mutex::default() }), now)
     }
 
     /// A desk whose answers come from `reader`.
@@ -235,8 +295,9 @@ impl Desk {
 
     /// Remembers that a layer follows a repository, so that a change of the repository's branches reaches it.
     pub(crate) fn follow(&self, layer: &TerraformLayer) {
+        let Some(repository) = layer.spec.repository_name() else { return };
         let namespace = layer.namespace().unwrap_or_default();
-        let key = (namespace, layer.spec.repository.name.to_string());
+        let key = (namespace, repository.to_string());
         locked(&self.followers).entry(key).or_default().insert(layer.name_any());
     }
 
@@ -272,7 +333,11 @@ impl Desk {
                 let look = match &finding.answer {
                     Some(Answer::Heads(look)) => Some(look.clone()),
                     Some(
-                        Answer::Relevant(_) | Answer::Bundle(_) | Answer::Declared(_) | Answer::Failed { .. },
+                        Answer::Relevant(_)
+                        | Answer::Bundle(_)
+                        | Answer::Declared(_)
+                        | Answer::Image(_)
+                        | Answer::Failed { .. },
                     )
                     | None => None,
                 };
@@ -308,7 +373,9 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Relevant(commit)) => Read::Present(Ok(commit)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Bundle(_) | Answer::Declared(_)) | None => Read::Unknown,
+            Some(Answer::Heads(_) | Answer::Bundle(_) | Answer::Declared(_) | Answer::Image(_)) | None => {
+                Read::Unknown
+            }
         }
     }
 
@@ -319,12 +386,59 @@ impl Desk {
         commit: &CommitId,
         waiting: Waiting,
     ) -> Read<Result<Sha256, String>> {
-        let question = Question::Bundle { place: place.clone(), commit: commit.clone() };
+        self.stored(Question::Bundle { place: place.clone(), commit: commit.clone() }, waiting)
+    }
+
+    /// The digest of an image's layers in the datastore. Unknown until they are there; whoever waits is told.
+    pub(crate) fn image_bundle(
+        &self,
+        at: ImageAt,
+        digest: &ImageDigest,
+        waiting: Waiting,
+    ) -> Read<Result<Sha256, String>> {
+        self.stored(Question::ImageBundle { at, digest: digest.clone() }, waiting)
+    }
+
+    fn stored(&self, question: Question, waiting: Waiting) -> Read<Result<Sha256, String>> {
         match self.find(question, waiting) {
             Some(Answer::Bundle(sha256)) => Read::Present(Ok(sha256)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Declared(_)) | None => Read::Unknown,
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Declared(_) | Answer::Image(_)) | None => {
+                Read::Unknown
+            }
         }
+    }
+
+    /// The newest look at the image that a layer follows, and whether another is under way.
+    pub(crate) fn image(&self, followed: &Followed) -> (Option<image::Look>, bool) {
+        let findings = locked(&self.findings);
+        let Some(finding) = findings.get(&Question::Image(followed.clone())) else { return (None, false) };
+        let look = match &finding.answer {
+            Some(Answer::Image(look)) => Some(look.clone()),
+            Some(
+                Answer::Heads(_)
+                | Answer::Relevant(_)
+                | Answer::Bundle(_)
+                | Answer::Declared(_)
+                | Answer::Failed { .. },
+            )
+            | None => None,
+        };
+        (look, finding.asked)
+    }
+
+    /// Asks the registry which image it is; the layer is told when that is known.
+    pub(crate) fn look_at_image(&self, followed: Followed, sync: Option<String>) {
+        let Followed { layer, at: ImageAt { namespace, .. }, .. } = &followed;
+        let waiting = Waiting::Layer { namespace: namespace.clone(), name: layer.clone() };
+        let question = Question::Image(followed);
+        let mut findings = locked(&self.findings);
+        let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
+        finding.waiting.insert(waiting);
+        if !finding.asked {
+            finding.sync = sync;
+        }
+        self.send(finding, question);
     }
 
     /// The variables that a module declares. Unknown until they were read; whoever waits is told.
@@ -339,7 +453,9 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Declared(variables)) => Read::Present(Ok(variables)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_)) | None => Read::Unknown,
+            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_) | Answer::Image(_)) | None => {
+                Read::Unknown
+            }
         }
     }
 
@@ -347,13 +463,19 @@ impl Desk {
         let mut findings = locked(&self.findings);
         if findings.len() > KEPT {
             // Rare: everything is found again when it is asked for again.
-            findings.retain(|question, finding| finding.asked || matches!(question, Question::Heads(_)));
+            findings.retain(|question, finding| finding.asked || question.is_look());
         }
         let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
         let stale = match &finding.answer {
             None => true,
             Some(Answer::Failed { until, .. }) => *until <= (self.now)(),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_) | Answer::Declared(_)) => false,
+            Some(
+                Answer::Heads(_)
+                | Answer::Relevant(_)
+                | Answer::Bundle(_)
+                | Answer::Declared(_)
+                | Answer::Image(_),
+            ) => false,
         };
         if stale {
             finding.waiting.insert(waiting);
@@ -373,25 +495,23 @@ impl Desk {
         use futures::StreamExt;
         let Some(mut asked) = locked(&self.asked).take() else { return };
         let mut tasks = JoinSet::new();
-        let mut places = HashMap::new();
+        let mut askers = HashMap::new();
         let mut turns = Turns::default();
         loop {
-            while tasks.len() < TASKS
-                && let Some(question) = turns.next()
-            {
-                let (desk, place) = (self.clone(), question.place().clone());
+            while let Some(question) = turns.next() {
+                let (desk, whose) = (self.clone(), question.whose());
                 let task = tasks.spawn(async move {
                     let answer = desk.answer(&question).await;
                     desk.found(question, answer);
                 });
-                places.insert(task.id(), place);
+                askers.insert(task.id(), whose);
             }
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some(ended) = tasks.join_next_with_id(), if !tasks.is_empty() => {
                     let id = ended.map_or_else(|failed| failed.id(), |(id, ())| id);
-                    if let Some(place) = places.remove(&id) {
-                        turns.ended(&place);
+                    if let Some(whose) = askers.remove(&id) {
+                        turns.ended(&whose);
                     }
                 }
                 Some(question) = asked.next() => turns.push(question),
@@ -414,6 +534,13 @@ impl Desk {
             Question::Declared { place, commit, module } => {
                 self.reader.declared(place, commit, module).await.map(Answer::Declared)
             }
+            Question::Image(followed) => {
+                let found = self.reader.image(followed).await;
+                Ok(Answer::Image(image::Look { at, found, asked: None }))
+            }
+            Question::ImageBundle { at, digest } => {
+                self.reader.image_bundle(at, digest).await.map(Answer::Bundle)
+            }
         };
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
     }
@@ -422,7 +549,10 @@ impl Desk {
         let waiting = {
             let mut findings = locked(&self.findings);
             let finding = findings.entry(question).or_insert_with(Finding::empty);
-            let wish = finding.wish.take();
+            let (wish, sync) = (finding.wish.take(), finding.sync.take());
+            if let Answer::Image(look) = &mut answer {
+                look.asked = sync;
+            }
             if let Answer::Heads(look) = &mut answer {
                 look.answers = match (&look.found, &finding.answer) {
                     (Ok(_), _) => wish,
@@ -463,12 +593,51 @@ impl Desk {
     }
 }
 
-/// Questions in the order they came, repository by repository, as far as each has tasks left. Every step is O(1).
-#[derive(Debug, Default)]
+/// Who asks next, of repositories and of registries: these wait for different things, and so have tasks of their own.
+#[derive(Debug)]
 struct Turns {
-    queues: HashMap<Place, Line>,
+    git: Lines,
+    registries: Lines,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let git = Lines::new(TASKS, TASKS_OF_ONE);
+        Self { git, registries: Lines::new(REGISTRY_TASKS, REGISTRY_TASKS_OF_ONE) }
+    }
+}
+
+impl Turns {
+    fn lines(&mut self, whose: &Whose) -> &mut Lines {
+        match whose {
+            Whose::Repository(_) => &mut self.git,
+            Whose::Registry { .. } => &mut self.registries,
+        }
+    }
+
+    fn push(&mut self, question: Question) {
+        let whose = question.whose();
+        self.lines(&whose).push(whose, question);
+    }
+
+    fn next(&mut self) -> Option<Question> {
+        self.git.next().or_else(|| self.registries.next())
+    }
+
+    fn ended(&mut self, whose: &Whose) {
+        self.lines(whose).ended(whose);
+    }
+}
+
+/// Questions in the order they came, repository by repository, as far as each has tasks left. Every step is O(1).
+#[derive(Debug)]
+struct Lines {
+    most: usize,
+    most_of_one: usize,
+    working: usize,
+    queues: HashMap<Whose, Line>,
     /// A repository for each of its questions that may start.
-    ready: VecDeque<Place>,
+    ready: VecDeque<Whose>,
 }
 
 #[derive(Debug, Default)]
@@ -481,37 +650,45 @@ struct Line {
 
 impl Line {
     /// Whether one more of its questions may start.
-    fn call(&mut self) -> bool {
-        let calls = self.ready + self.working < TASKS_OF_ONE && self.ready < self.waiting.len();
+    fn call(&mut self, most: usize) -> bool {
+        let calls = self.ready + self.working < most && self.ready < self.waiting.len();
         self.ready += usize::from(calls);
         calls
     }
 }
 
-impl Turns {
-    fn push(&mut self, question: Question) {
-        let place = question.place().clone();
-        let line = self.queues.entry(place.clone()).or_default();
+impl Lines {
+    fn new(most: usize, most_of_one: usize) -> Self {
+        Self { most, most_of_one, working: 0, queues: HashMap::new(), ready: VecDeque::new() }
+    }
+
+    fn push(&mut self, whose: Whose, question: Question) {
+        let line = self.queues.entry(whose.clone()).or_default();
         line.waiting.push_back(question);
-        if line.call() {
-            self.ready.push_back(place);
+        if line.call(self.most_of_one) {
+            self.ready.push_back(whose);
         }
     }
 
     fn next(&mut self) -> Option<Question> {
+        if self.working >= self.most {
+            return None;
+        }
         let line = self.queues.get_mut(&self.ready.pop_front()?)?;
         line.ready -= 1;
         line.working += 1;
+        self.working += 1;
         line.waiting.pop_front()
     }
 
-    fn ended(&mut self, place: &Place) {
-        let Some(line) = self.queues.get_mut(place) else { return };
+    fn ended(&mut self, whose: &Whose) {
+        let Some(line) = self.queues.get_mut(whose) else { return };
+        self.working = self.working.saturating_sub(1);
         line.working = line.working.saturating_sub(1);
-        if line.call() {
-            self.ready.push_back(place.clone());
+        if line.call(self.most_of_one) {
+            self.ready.push_back(whose.clone());
         } else if line.working == 0 && line.waiting.is_empty() {
-            self.queues.remove(place);
+            self.queues.remove(whose);
         }
     }
 }
@@ -588,11 +765,34 @@ impl Reader for Remote {
             })
         })
     }
+
+    fn image<'a>(&'a self, followed: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>> {
+        Box::pin(async move {
+            let Followed { at, wanted, .. } = followed;
+            let logins = credentials::read_logins(&self.client, at).await?;
+            let found = self.images.resolve(&at.place, wanted, &logins).await.map_err(|e| e.to_string())?;
+            Ok(image::Found { tag: found.tag, digest: found.digest })
+        })
+    }
+
+    fn image_bundle<'a>(
+        &'a self,
+        at: &'a ImageAt,
+        digest: &'a ImageDigest,
+    ) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let logins = credentials::read_logins(&self.client, at).await?;
+            let bundle = self.images.bundle(&at.place, digest, &logins).await.map_err(|e| e.to_string())?;
+            let sha256 = bundle.sha256().clone();
+            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+            Ok(sha256)
+        })
+    }
 }
 
 impl Finding {
     fn empty() -> Self {
-        Self { answer: None, asked: false, wish: None, waiting: BTreeSet::new() }
+        Self { answer: None, asked: false, wish: None, sync: None, waiting: BTreeSet::new() }
     }
 }
 
@@ -635,17 +835,40 @@ mod tests {
         turns.push(question("small", "1"));
         let started: Vec<Question> = std::iter::from_fn(|| turns.next()).collect();
         assert_eq!(started, [question("huge", "1"), question("huge", "2"), question("small", "1")]);
-        turns.ended(question("small", "1").place());
+        turns.ended(&question("small", "1").whose());
         assert_eq!(turns.next(), None);
-        turns.ended(question("huge", "1").place());
+        turns.ended(&question("huge", "1").whose());
         assert_eq!(turns.next(), Some(question("huge", "3")));
         assert_eq!(turns.next(), None);
         for expected in [Some(question("huge", "4")), None] {
-            turns.ended(question("huge", "1").place());
+            turns.ended(&question("huge", "1").whose());
             assert_eq!(turns.next(), expected);
         }
-        turns.ended(question("huge", "4").place());
-        assert!(turns.queues.is_empty() && turns.ready.is_empty(), "{turns:?}");
+        turns.ended(&question("huge", "4").whose());
+        assert!(turns.git.queues.is_empty() && turns.git.ready.is_empty(), "{turns:?}");
+    }
+
+    #[test]
+    fn registries_that_hang_keep_neither_git_nor_other_registries_waiting() {
+        let image = |namespace: &str, host: &str, layer: &str| {
+            let place = ImagePlace { host: host.to_owned(), path: "code".to_owned() };
+            let at = ImageAt { namespace: namespace.to_owned(), place, credentials: None };
+            let wanted = Wanted::Tag(api::text::ImageTag::new("1").unwrap());
+            Question::Image(Followed { layer: layer.to_owned(), at, wanted })
+        };
+        let mut turns = Turns::default();
+        for layer in 0..10 {
+            turns.push(image("default", "hangs.example", &layer.to_string()));
+        }
+        turns.push(image("default", "works.example", "a"));
+        turns.push(image("other", "hangs.example", "a"));
+        turns.push(question("code", "1"));
+        let started: Vec<Question> = std::iter::from_fn(|| turns.next()).collect();
+        assert_eq!(started.len(), REGISTRY_TASKS_OF_ONE + 3, "{started:?}");
+        assert_eq!(started.first(), Some(&question("code", "1")));
+        for other in [image("default", "works.example", "a"), image("other", "hangs.example", "a")] {
+            assert!(started.contains(&other));
+        }
     }
 
     /// Answers nothing by itself.
@@ -678,12 +901,24 @@ mod tests {
         fn bundle<'a>(&'a self, _: &'a Place, _: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
             Box::pin(std::future::pending())
         }
+
+        fn image<'a>(&'a self, _: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn image_bundle<'a>(
+            &'a self,
+            _: &'a ImageAt,
+            _: &'a ImageDigest,
+        ) -> BoxFuture<'a, Result<Sha256, String>> {
+            Box::pin(std::future::pending())
+        }
     }
 
     #[test]
     fn a_wish_is_answered_by_a_look_that_was_begun_for_it_and_succeeded() {
         let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
-        let place = question("code", "1").place().clone();
+        let Whose::Repository(place) = question("code", "1").whose() else { return };
         let wish = |second| Some(Timestamp::from_second(second).unwrap());
         let end = |found: Result<Heads, String>| {
             let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };

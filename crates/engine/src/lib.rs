@@ -4,6 +4,7 @@
 
 pub mod definitions;
 pub mod door;
+pub mod image;
 pub mod layer;
 pub mod leader;
 pub mod manifests;
@@ -85,6 +86,8 @@ pub enum Severity {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub poll_interval: Duration,
+    /// How often the registries of images are asked.
+    pub image_interval: Duration,
     pub drift_interval: Duration,
     pub max_retries: u32,
     /// Runner pods at work at the same time, over all repositories; 0 sets no limit.
@@ -103,6 +106,7 @@ impl Settings {
     pub fn new(runner: manifests::RunnerSettings) -> Self {
         let mut settings = Self {
             poll_interval: Duration::from_secs(60),
+            image_interval: Duration::from_secs(6 * 60 * 60),
             drift_interval: Duration::from_secs(30 * 60),
             max_retries: api::run::default_max_retries(),
             max_runner_pods: 0,

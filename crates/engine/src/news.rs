@@ -1,9 +1,10 @@
 //! What an object's readers are told as an Event: that the answer to "is it ready, and why" has changed. Because it follows from
 //! the change of a status that is written once, the same news is never told twice, not even after a restart.
 
-use api::condition;
+use api::condition::{self, Truth};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::layer::TAG_MOVED;
 use crate::{Note, Severity};
 
 /// The news between two lists of conditions. A message that only rewords the same reason is no news.
@@ -19,9 +20,18 @@ pub fn between(before: &[Condition], after: &[Condition]) -> Option<Note> {
     Some(Note { severity, reason: ready.reason.clone(), message: ready.message.clone() })
 }
 
+/// That a tag which a layer follows points to another image than before; once for each time.
+pub fn moved_tag(before: &[Condition], after: &[Condition]) -> Option<Note> {
+    let moved = condition::find(after, TAG_MOVED).filter(|moved| moved.status == Truth::True.as_str())?;
+    let is_known = condition::find(before, TAG_MOVED)
+        .is_some_and(|known| known.status == moved.status && known.message == moved.message);
+    let note =
+        Note { severity: Severity::Warning, reason: moved.reason.clone(), message: moved.message.clone() };
+    (!is_known).then_some(note)
+}
+
 #[cfg(test)]
 mod tests {
-    use api::condition::Truth;
     use jiff::Timestamp;
 
     use super::*;
@@ -44,6 +54,21 @@ mod tests {
         let note = between(&waiting, &done);
         assert_eq!(note.as_ref().map(|note| note.message.as_str()), Some("1 added"));
         assert_eq!(between(&[], &waiting).map(|note| note.severity), Some(Severity::Normal));
+    }
+
+    #[test]
+    fn a_moved_tag_is_told_each_time_it_moves_and_once() {
+        let stayed = conditions(&[("IsImageTagMoved", Truth::False, "TagStayed", "")]);
+        let moved = conditions(&[("IsImageTagMoved", Truth::True, "TagMoved", "it was a")]);
+        let again = conditions(&[("IsImageTagMoved", Truth::True, "TagMoved", "it was b")]);
+        for (before, after, told) in [
+            (&stayed, &moved, Some("it was a")),
+            (&moved, &moved, None),
+            (&moved, &again, Some("it was b")),
+            (&again, &stayed, None),
+        ] {
+            assert_eq!(moved_tag(before, after).as_ref().map(|note| note.message.as_str()), told);
+        }
     }
 
     #[test]

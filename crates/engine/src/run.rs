@@ -208,16 +208,22 @@ fn is_canceled(seen: &Observed<'_>) -> bool {
         || (on_layer.is_some() && on_layer == seen.run.metadata.name)
 }
 
-/// The run as one of those that queue for a runner, once its repository is known.
+/// The run as one of those that queue for a runner, once its repository is known. An image belongs to none.
 pub fn waiting(seen: &Observed<'_>) -> Option<Waiting> {
-    let Read::Present(repository) = seen.repository else { return None };
+    let (name, most) = match (seen.repository, &seen.run.spec.image) {
+        (Read::Present(repository), _) => {
+            let name = repository.metadata.name.as_deref().unwrap_or_default();
+            (name, repository.spec.max_concurrent_runner_pods)
+        }
+        (Read::Absent, Some(_)) => ("", 0),
+        (Read::Absent, None) | (Read::Unknown, _) => return None,
+    };
     let is_written_down =
         seen.run.status.as_ref().is_some_and(|status| {
             status.attempts.last().is_some_and(|attempt| attempt.finished_at.is_none())
         });
     let holds = if holds_lock(seen) || is_written_down { Holds::Something } else { Holds::Nothing };
-    let name = repository.metadata.name.as_deref().unwrap_or_default();
-    Some(Waiting::new(seen.run, name, repository.spec.max_concurrent_runner_pods, holds))
+    Some(Waiting::new(seen.run, name, most, holds))
 }
 
 /// Whether nothing is left to do about a run for good: it is over, and its pod is gone.
@@ -269,7 +275,9 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         (Read::Absent, _) => {
             return give_up(seen, status, "LayerGone", "the layer was deleted before the run started");
         }
-        (Read::Present(layer), Read::Absent) if run.spec.bundle.is_some() => (*layer, None),
+        (Read::Present(layer), Read::Absent) if run.spec.bundle.is_some() || run.spec.image.is_some() => {
+            (*layer, None)
+        }
         (_, Read::Absent) => {
             return give_up(
                 seen,
@@ -281,7 +289,8 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         (Read::Present(layer), Read::Present(repository)) => (*layer, Some(*repository)),
     };
     if let Some(newer) = superseded_by(run, layer, number) {
-        let message = format!("commit {newer} came before it started; the layer goes on with that");
+        let what = if run.spec.image.is_some() { "image" } else { "commit" };
+        let message = format!("{what} {newer} came before it started; the layer goes on with that");
         return give_up(seen, status, SUPERSEDED, &message);
     }
     let given_now = layer.status.as_ref().and_then(|status| status.inputs.clone());
@@ -527,7 +536,8 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal>
                 None => Ok(Inputs::default()),
             };
             let asked = layer.runner(known_repository(seen), &settings.overrides)?;
-            (layer.spec.repository.name.as_str(), inputs.unwrap_or_default(), asked)
+            let repository = layer.spec.repository_name().map_or("", |name| name.as_str());
+            (repository, inputs.unwrap_or_default(), asked)
         }
         Read::Absent | Read::Unknown => ("", Inputs::default(), RunnerOverride::default()),
     };

@@ -9,6 +9,7 @@ use api::attempt::{Description, PlanOutcome, PlanSource, Reason};
 use api::backend::Backend;
 use api::difference::Differences;
 use api::hooks::Moment;
+use api::image::ImageFiles;
 use api::run::{Action, Mode, PlanSummary};
 use api::text::Sha256;
 use datastore::client;
@@ -23,13 +24,14 @@ use tofu::{Past, Planned, ProviderChoice, Report, Tool};
 
 use crate::ending::{Ending, Logged, Step, disk, fetch_failed, how, process_failed, store_failed};
 use crate::hooks::Outputs;
+use crate::image::{self, Unpacked};
 use crate::inputs::Given;
 use crate::log::Log;
 use crate::providers::keep_providers_of_plan;
 use crate::proxy::RefusedLock;
 use crate::scripts::Script;
 use crate::toolbox::{NotFound, Toolbox};
-use crate::unpack::{layer_directory, unpack};
+use crate::unpack::{directory_within, layer_directory, unpack};
 
 /// The readable plan is cut after this many bytes.
 const PLAN_TEXT_LIMIT: usize = 16 * 1024 * 1024;
@@ -56,6 +58,8 @@ pub(crate) struct Work<'a> {
     pub(crate) given: Step<Given>,
     /// The same, once it is taken.
     pub(crate) own: Given,
+    /// The image that the code is, once it is unpacked.
+    pub(crate) image: Option<Unpacked>,
 }
 
 /// Where things are on disk. The same for every attempt of a layer: an absolute path that differed between plan and
@@ -188,25 +192,34 @@ impl Work<'_> {
         }
     }
 
-    async fn fetch_code(&self) -> Step<PathBuf> {
+    async fn fetch_code(&mut self) -> Step<PathBuf> {
         self.check_wish()?;
         let bundle = &self.description.bundle;
         let path = self.places.private.join("bundle.tar");
         let mut file = tokio::fs::File::create(&path).await.map_err(disk)?;
         self.client.bundle_get(bundle, &mut file).await.map_err(fetch_failed)?;
         let source = self.places.source.clone();
+        let is_image = self.description.image.is_some();
         let unpacked = tokio::task::spawn_blocking(move || {
             let archive = std::io::BufReader::new(std::fs::File::open(&path)?);
-            let result = unpack(archive, &source);
+            let result = if is_image {
+                let unpacked = image::unpack(archive, &source, image::Limits::default());
+                unpacked.map(Some).map_err(|error| error.to_string())
+            } else {
+                unpack(archive, &source).map(|()| None).map_err(|error| error.to_string())
+            };
             std::fs::remove_file(&path)?;
             Ok::<_, std::io::Error>(result)
         });
-        unpacked
+        let files = unpacked
             .await
             .map_err(|stopped| disk(std::io::Error::other(stopped)))?
             .map_err(disk)?
-            .map_err(|error| Ending::bad_input(error.to_string()))?;
+            .map_err(Ending::bad_input)?;
         let path = self.description.path.trimmed();
+        if let Some(files) = files {
+            return self.enter_image(files, path);
+        }
         layer_directory(&self.places.source, path).ok_or_else(|| {
             Ending::bad_input(format!(
                 "{} is not a directory at commit {}; correct the layer's path, or push the missing directory",
@@ -214,6 +227,41 @@ impl Work<'_> {
                 self.description.revision.short()
             ))
         })
+    }
+
+    /// What the image says of itself counts before what runs in it; it takes nothing from what the pod and the layer give.
+    fn enter_image(&mut self, files: ImageFiles, path: &str) -> Step<PathBuf> {
+        let said = files.working_directory.clone();
+        let unpacked = Unpacked::new(&self.places.source, files).ok_or_else(|| {
+            Ending::bad_input(format!(
+                "the image says that its working directory is {said}, which is no directory of it; correct it"
+            ))
+        })?;
+        let dir = directory_within(&self.places.source, &unpacked.working_directory, path);
+        let dir = dir.ok_or_else(|| {
+            Ending::bad_input(format!(
+                "{} is not a directory of {}, seen from its working directory {said}; correct the layer's path, or the image",
+                self.description.path,
+                self.code_name()
+            ))
+        })?;
+        let known = self.surroundings.environment.iter().rev().find(|(name, _)| name == "PATH");
+        let known = known.map(|(_, value)| value.clone()).unwrap_or_default();
+        let path = std::env::split_paths(&known).chain(unpacked.search_path());
+        let path = std::env::join_paths(path).unwrap_or(known);
+        let given = std::mem::take(&mut self.surroundings.environment);
+        let whole = unpacked.environment().into_iter().chain(given).chain([("PATH".into(), path)]);
+        self.surroundings.environment = whole.collect();
+        self.image = Some(unpacked);
+        Ok(dir)
+    }
+
+    /// The code, as people know it.
+    pub(crate) fn code_name(&self) -> String {
+        match &self.description.image {
+            Some(image) => format!("image {image}"),
+            None => format!("commit {}", self.description.revision),
+        }
     }
 
     /// Where programs are looked for.
@@ -232,7 +280,7 @@ impl Work<'_> {
         let mut tool = self.find_tool(&dir, &code).await?;
         tool.wrapper = self.find_terragrunt(&dir).await?;
         *tool_name = Some(tool.to_string());
-        self.log.line(&format!("{tool}, commit {}", self.description.revision));
+        self.log.line(&format!("{tool}, {}", self.code_name()));
         let surroundings = self.surroundings.clone();
         let ready = Ready { tool, work_dir: dir.clone(), dir, surroundings, keeps_state_here: false };
         let (mut ready, code) = match ready.tool.wrapper.clone() {

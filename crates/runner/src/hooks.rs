@@ -22,6 +22,10 @@ const SHELL: &str = "/bin/sh";
 const OUTPUT_LIMIT: usize = 8 * 1024;
 /// How long a hook may take to stop. A script has the time that the tool has.
 const HOOK_GRACE: Duration = Duration::from_secs(30);
+/// What a file begins with that is a program itself.
+const PROGRAM: &[u8] = b"\x7fELF";
+/// The longest first line that says what reads the rest.
+const BEGINNING: u64 = 4096;
 /// Where commands find the tool of the attempt by its name.
 const PROGRAMS: &str = "bin";
 
@@ -166,18 +170,22 @@ impl Work<'_> {
                 (file, text.clone())
             }
             Text::File(path) => {
-                let file = self.places.source.join(path.trimmed());
-                let text = std::fs::read(&file).map_err(|_| {
-                    Ending::bad_input(format!(
-                        "{path} cannot be read at commit {}; correct the path of {name}, or push the missing file",
-                        self.description.revision.short()
-                    ))
-                })?;
+                let file = match &self.image {
+                    Some(image) => image.find(Path::new(path.trimmed())),
+                    None => Some(self.places.source.join(path.trimmed())),
+                };
+                let found = file.and_then(|file| Some((beginning(&file).ok()?, file)));
+                let (text, file) = found.ok_or_else(|| self.unreadable(path, name))?;
                 (file, text)
             }
         };
-        let (program, mut arguments) = reader(&text);
-        arguments.push(file.into());
+        let (program, mut arguments) = if text.starts_with(PROGRAM) {
+            (file, Vec::new())
+        } else {
+            let (program, mut arguments) = reader(&text);
+            arguments.push(file.into());
+            (self.at_hand(program), arguments)
+        };
         arguments.extend(command.arguments.iter().map(OsString::from));
         arguments.extend(self.arguments_from(command, &surroundings));
         let mut out = String::new();
@@ -193,6 +201,24 @@ impl Work<'_> {
                 .await
                 .map_err(|error| Ending::failed(unstarted, format!("{name}: {error}")))?;
         Ok(Said { ended, overdue, out })
+    }
+
+    fn unreadable(&self, path: &api::text::LayerPath, name: &str) -> Ending {
+        Ending::bad_input(match &self.description.image {
+            Some(image) => format!(
+                "{path} cannot be read in the working directory or the root of image {image}; correct the path of {name}, or build the image with it"
+            ),
+            None => format!(
+                "{path} cannot be read at commit {}; correct the path of {name}, or push the missing file",
+                self.description.revision.short()
+            ),
+        })
+    }
+
+    /// What reads a script: this machine's, and where it has none, the image's own.
+    fn at_hand(&self, program: PathBuf) -> PathBuf {
+        let own = self.image.as_ref().filter(|_| !program.exists()).and_then(|image| image.find(&program));
+        own.unwrap_or(program)
     }
 
     /// What a command finds in its environment beside what the tool finds in its own.
@@ -216,9 +242,19 @@ impl Work<'_> {
             ("TERRANE_TOOL", ready.tool.path.clone().into()),
             ("TERRANE_PLAN_FILE", self.places.plan().into()),
         ];
-        surroundings.environment.extend(told.into_iter().map(|(name, value)| (OsString::from(name), value)));
+        let root = self.image.as_ref().map(|_| ("TERRANE_IMAGE_ROOT", self.places.source.clone().into()));
+        let told = told.into_iter().chain(root);
+        surroundings.environment.extend(told.map(|(name, value)| (OsString::from(name), value)));
         Ok(surroundings)
     }
+}
+
+/// As much of a file as says what reads it.
+fn beginning(file: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut text = Vec::new();
+    std::fs::File::open(file)?.take(BEGINNING).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The tool of the attempt, and what runs it, under the names that people call them by.

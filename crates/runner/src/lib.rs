@@ -6,6 +6,7 @@ mod backend;
 mod ending;
 mod generated;
 mod hooks;
+pub mod image;
 mod inputs;
 mod kept;
 mod log;
@@ -199,6 +200,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         refused_lock,
         given,
         own: Given::default(),
+        image: None,
     };
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.

@@ -121,7 +121,12 @@ fn check_link(path: &Path, link: &Path) -> Result<(), Error> {
 
 /// Joins a layer's path to the unpacked root and proves that it is a directory inside it.
 pub fn layer_directory(root: &Path, path: &str) -> Option<PathBuf> {
-    let joined = root.join(path);
+    directory_within(root, root, path)
+}
+
+/// The same for a path that begins at a directory of it.
+pub(crate) fn directory_within(root: &Path, from: &Path, path: &str) -> Option<PathBuf> {
+    let joined = from.join(path);
     let resolved = joined.canonicalize().ok()?;
     let inside = resolved.starts_with(root.canonicalize().ok()?);
     (inside && resolved.is_dir()).then_some(joined)

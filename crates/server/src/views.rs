@@ -136,8 +136,12 @@ pub(crate) struct LayerSummary {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) labels: BTreeMap<String, String>,
+    /// Empty, and `branch` too, where the code is an image.
     pub(crate) repository: String,
     pub(crate) branch: String,
+    /// The image that it is pinned to, with its digest, where the code is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<String>,
     pub(crate) path: String,
     /// `Idle`, `PlanNeeded` or `ApplyNeeded`; empty until it was looked at.
     pub(crate) state: String,
@@ -178,8 +182,9 @@ impl From<&TerraformLayer> for LayerSummary {
             namespace: layer.namespace().unwrap_or_default(),
             name: layer.name_any(),
             labels: layer.labels().clone(),
-            repository: layer.spec.repository.name.to_string(),
-            branch: layer.spec.branch.to_string(),
+            repository: layer.spec.repository_name().map(ToString::to_string).unwrap_or_default(),
+            branch: layer.spec.branch.as_ref().map(ToString::to_string).unwrap_or_default(),
+            image: status.image.as_ref().map(ToString::to_string),
             path: layer.spec.path.to_string(),
             state: status.state.map(word::<LayerState>).unwrap_or_default(),
             why: status.why.clone().unwrap_or_default(),

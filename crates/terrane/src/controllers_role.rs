@@ -10,6 +10,7 @@ use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Turns};
 use engine::leader::Terms;
 use engine::shard::Shard;
 use jiff::Timestamp;
+use sources::oci::{ImageOptions, Images};
 use sources::{Git, GitOptions};
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ pub(crate) struct ControllersRole {
     pub(crate) namespaces: Namespaces,
     pub(crate) datastore: datastore::Client,
     pub(crate) git: GitOptions,
+    pub(crate) images: ImageOptions,
     pub(crate) settings: Arc<engine::Settings>,
     pub(crate) metrics: Metrics,
     pub(crate) offices: Offices,
@@ -89,7 +91,9 @@ impl ControllersRole {
     ) -> anyhow::Result<controllers::Context> {
         let git = Git::new(self.git_of(shard))?;
         let client = leadership.guard(self.client.clone());
-        let desk = Arc::new(Desk::new(client.clone(), git, self.datastore.clone(), Timestamp::now));
+        let images = Images::new(self.images.clone())?;
+        let desk = Desk::new(client.clone(), git, images, self.datastore.clone(), Timestamp::now);
+        let desk = Arc::new(desk);
         let settings = Arc::clone(&self.settings);
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);

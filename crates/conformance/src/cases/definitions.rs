@@ -648,7 +648,10 @@ async fn terrane_layer_messages(s: Scope) -> Result<()> {
     let (path, mut body) = layer(&s);
     body["spec"] = json!({"branch": "main"});
     let answer = s.post(&path, &body).await?;
-    answer.refused(422, "Invalid", "TerraformLayer.terrane.dev \"a\" is invalid: [spec.path: Required value, spec.repository: Required value, <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]")?;
+    answer.refused(422, "Invalid", "TerraformLayer.terrane.dev \"a\" is invalid: [spec.path: Required value, <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]")?;
+    body["spec"] = json!({"path": "."});
+    let answer = s.post(&path, &body).await?;
+    answer.refused(422, "Invalid", "TerraformLayer.terrane.dev \"a\" is invalid: spec: Invalid value: exactly one of repository and image must be set")?;
     Ok(())
 }
 

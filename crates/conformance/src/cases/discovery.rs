@@ -178,7 +178,7 @@ async fn openapi_v2(s: Scope) -> Result<()> {
     same!(pod["x-kubernetes-group-version-kind"], json!([{"group": "", "kind": "Pod", "version": "v1"}]));
     same!(pod["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
     let layer = &found["definitions"]["dev.terrane.v1alpha1.TerraformLayer"];
-    same!(layer["properties"]["spec"]["properties"]["branch"]["type"], "string");
+    same!(layer["properties"]["spec"]["properties"]["path"]["type"], "string");
     let patch = &found["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"];
     same!(patch["x-kubernetes-group-version-kind"], json!({"group": "", "kind": "Pod", "version": "v1"}));
     Ok(())

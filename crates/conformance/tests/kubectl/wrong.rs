@@ -43,10 +43,10 @@ async fn wrong_type_of_built_in(k: Kubectl) -> Result<()> {
 
 async fn missing_required(k: Kubectl) -> Result<()> {
     let mut object = layer("l");
-    object["spec"] = json!({"repository": {"name": "r"}, "path": "a"});
+    object["spec"] = json!({"repository": {"name": "r"}, "branch": "main"});
     k.with("create", &object)
         .await?
-        .fails(1, "The TerraformLayer \"l\" is invalid: \n* spec.branch: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n")
+        .fails(1, "The TerraformLayer \"l\" is invalid: \n* spec.path: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n")
 }
 
 async fn missing_required_of_pod(k: Kubectl) -> Result<()> {
@@ -68,10 +68,10 @@ async fn pattern(k: Kubectl) -> Result<()> {
 
 async fn two_at_once(k: Kubectl) -> Result<()> {
     let mut object = layer("l");
-    object["spec"] = json!({"repository": {"name": "r"}});
+    object["spec"] = json!({"repository": {}, "branch": "main"});
     k.with("create", &object).await?.fails(
         1,
-        "The TerraformLayer \"l\" is invalid: \n* spec.branch: Required value\n* spec.path: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
+        "The TerraformLayer \"l\" is invalid: \n* spec.repository.name: Required value\n* spec.path: Required value\n* <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation\n",
     )
 }
 

@@ -42,6 +42,11 @@ pub(super) async fn act(
     for effect in effects {
         match effect {
             Effect::AddFinalizer => {}
+            Effect::LookAtImage { asked } => {
+                if let Some(followed) = super::followed(&layer) {
+                    context.desk.look_at_image(followed, asked);
+                }
+            }
             Effect::CreateRun(run) => {
                 if let Some(why) = create_run(&run, context).await? {
                     return Ok(Acted::Refused { layer: Box::new(layer), why });

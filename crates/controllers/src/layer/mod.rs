@@ -10,7 +10,7 @@ use api::text::{PathGlob, Sha256};
 use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
 use engine::layer::{Observed, Refusal, Source, bytes_kept, decide, gives_outputs};
 use engine::outputs::{Outcome, Standing, recorded};
-use engine::{Read, Wake};
+use engine::{Read, Wake, image};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -19,7 +19,7 @@ use sources::{Interest, Module};
 use self::act::Acted;
 use crate::error::{Error, doing};
 use crate::feed::Handle;
-use crate::source::{Branch, Place, Waiting};
+use crate::source::{Branch, Followed, ImageAt, Place, Waiting};
 use crate::{Context, inputs};
 
 pub(crate) async fn reconcile(
@@ -38,7 +38,11 @@ pub(crate) async fn reconcile(
     context.desk.follow(&layer);
     let repository = observe_repository(&layer, &namespace, &context).await?;
     context.references.follow(&layer, repository.as_ref());
-    let source = observe_source(&layer, repository.as_ref(), &context);
+    let image = observe_image(&layer, &context);
+    let source = match &image {
+        Some(image) => image.source.clone(),
+        None => observe_source(&layer, repository.as_ref(), &context),
+    };
     let inputs = inputs::observe(&layer, repository.as_ref(), &context).await?;
     let declared = observe_declared(&layer, repository.as_ref(), &source, &context);
     // Before the runs: whoever had a word on a plan saw it, so its run is seen too, unless it is gone.
@@ -49,7 +53,7 @@ pub(crate) async fn reconcile(
         None => BTreeMap::new(),
     };
     let now = (context.now)();
-    let seen = Seen { now, repository, source, declared, inputs, runs, approvals, sizes };
+    let seen = Seen { now, repository, source, image, declared, inputs, runs, approvals, sizes };
     let unknown = Outcome { places: recorded(&layer), standing: Standing::Unknown };
     let giver = gives_outputs(&seen.view(&layer, &unknown, None, &context));
     // Trouble with the objects of others is no reason to leave the layer alone.
@@ -76,6 +80,7 @@ struct Seen {
     now: Timestamp,
     repository: Option<TerraformRepository>,
     source: Read<Result<Source, String>>,
+    image: Option<image::Decision>,
     declared: Read<Result<Vec<Declared>, String>>,
     inputs: Read<Result<Option<Sha256>, String>>,
     runs: Vec<TerraformRun>,
@@ -96,6 +101,7 @@ impl Seen {
             layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
             source: self.source.clone(),
+            image: self.image.as_ref(),
             declared: &self.declared,
             inputs: self.inputs.clone(),
             runs: &self.runs,
@@ -114,7 +120,31 @@ async fn observe_repository(
     context: &Context,
 ) -> Result<Option<TerraformRepository>, Error> {
     let api = Api::<TerraformRepository>::namespaced(context.client.clone(), namespace);
-    api.get_opt(layer.spec.repository.name.as_str()).await.map_err(doing("read the layer's repository"))
+    let Some(name) = layer.spec.repository_name() else { return Ok(None) };
+    api.get_opt(name.as_str()).await.map_err(doing("read the layer's repository"))
+}
+
+/// The image that the layer is pinned to, as far as its status and the desk know; nothing where its code is in a repository.
+fn observe_image(layer: &TerraformLayer, context: &Context) -> Option<image::Decision> {
+    let (look, looking) = followed(layer).map_or((None, false), |followed| context.desk.image(&followed));
+    image::decide(&image::Observed {
+        now: (context.now)(),
+        layer,
+        look: look.as_ref(),
+        looking,
+        settings: &context.settings,
+    })
+}
+
+/// The image that the layer follows, where it can be looked for.
+fn followed(layer: &TerraformLayer) -> Option<Followed> {
+    let image = layer.spec.image.as_ref()?;
+    let at = ImageAt {
+        namespace: layer.namespace().unwrap_or_default(),
+        place: image.place().ok()?,
+        credentials: image.credentials.clone(),
+    };
+    Some(Followed { layer: layer.name_any(), at, wanted: image.wanted().ok()? })
 }
 
 /// What the layer's branch holds, as far as the repository's status and the desk know.
@@ -123,9 +153,9 @@ fn observe_source(
     repository: Option<&TerraformRepository>,
     context: &Context,
 ) -> Read<Result<Source, String>> {
-    let Some(repository) = repository else { return Read::Absent };
+    let (Some(repository), Some(followed)) = (repository, &layer.spec.branch) else { return Read::Absent };
     let branches = repository.status.as_ref().map_or(&[][..], |s| s.branches.as_slice());
-    let Some(branch) = branches.iter().find(|b| b.name == layer.spec.branch.as_str()) else {
+    let Some(branch) = branches.iter().find(|b| b.name == followed.as_str()) else {
         return Read::Absent;
     };
     let Some(head) = &branch.latest_rev else {
@@ -133,7 +163,7 @@ fn observe_source(
         return Read::Present(Err(format!("branch {}: {why}", branch.name)));
     };
     let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
-    let followed = Branch { place: Place::of(repository), name: layer.spec.branch.clone() };
+    let followed = Branch { place: Place::of(repository), name: followed.clone() };
     // What may name a file may name a pattern.
     let files = layer.spec.variable_files.iter().filter_map(|file| PathGlob::new(file.as_str()).ok());
     let interest = Interest {

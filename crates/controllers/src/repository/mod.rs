@@ -23,7 +23,7 @@ pub(crate) async fn reconcile(
         return Ok(Wake::OnChange);
     };
     let layers = observe_layers(&repository, &namespace, &context).await?;
-    let wanted = layers.iter().map(|layer| layer.spec.branch.clone()).collect();
+    let wanted = layers.iter().filter_map(|layer| layer.spec.branch.clone()).collect();
     let place = Place::of(&repository);
     let (look, looking) = context.desk.look(&place);
     let decision = decide(&Observed {
@@ -56,7 +56,8 @@ async fn observe_layers(
     let layers = readable::list::<TerraformLayer>(&context.client, namespace, &context.events);
     let layers = layers.await.map_err(doing("list the layers of the repository"))?;
     let name = repository.name_any();
-    let follows = |layer: &TerraformLayer| layer.spec.repository.name.as_str() == name;
+    let follows =
+        |layer: &TerraformLayer| layer.spec.repository_name().is_some_and(|known| known.as_str() == name);
     Ok(layers.into_iter().filter(follows).collect())
 }
 

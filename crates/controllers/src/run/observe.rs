@@ -1,6 +1,7 @@
 //! What the run controller reads before it decides.
 
 use api::attempt::{Description, Outcome};
+use api::image::{ImagePlace, PinnedImage};
 use api::inputs::DigestKey;
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
@@ -14,7 +15,7 @@ use kube::{Api, ResourceExt};
 
 use super::lock;
 use crate::error::{Error, doing, storing};
-use crate::source::{Place, Waiting};
+use crate::source::{ImageAt, Place, Waiting};
 use crate::{Context, inputs};
 
 pub(super) struct Seen {
@@ -85,13 +86,16 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
         }
         Some(_) | None => None,
     };
-    let bundle = match (&run.spec.bundle, &repository) {
-        (Some(known), _) => Read::Present(Ok(known.clone())),
-        (None, Some(repository)) if under_way.is_none() => {
+    let bundle = match (&run.spec.bundle, &run.spec.image, &repository, &layer) {
+        (Some(known), _, _, _) => Read::Present(Ok(known.clone())),
+        (None, Some(image), _, Some(layer)) if under_way.is_none() => {
+            observe_image(&run, image, layer, &namespace, context)
+        }
+        (None, None, Some(repository), _) if under_way.is_none() => {
             let waiting = Waiting::Run { namespace: namespace.clone(), name: run.name_any() };
             context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
         }
-        (None, Some(_) | None) => Read::Unknown,
+        (None, Some(_) | None, _, _) => Read::Unknown,
     };
     let ended = pod.as_ref().is_none_or(|pod| !can_still_work(pod));
     let outcome = match under_way {
@@ -120,6 +124,21 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
     })
 }
 
+/// The layers of the run's image, which is the one that was decided on. How to log in is for the layer to say.
+fn observe_image(
+    run: &TerraformRun,
+    image: &PinnedImage,
+    layer: &TerraformLayer,
+    namespace: &str,
+    context: &Context,
+) -> Read<Result<Sha256, String>> {
+    let place = ImagePlace { host: image.host.clone(), path: image.path.clone() };
+    let credentials = layer.spec.image.as_ref().and_then(|source| source.credentials.clone());
+    let at = ImageAt { namespace: namespace.to_owned(), place, credentials };
+    let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
+    context.desk.image_bundle(at, &image.digest, waiting)
+}
+
 async fn observe_layer(
     run: &TerraformRun,
     namespace: &str,
@@ -135,8 +154,8 @@ async fn observe_repository(
     context: &Context,
 ) -> Result<Option<TerraformRepository>, Error> {
     let repositories = Api::<TerraformRepository>::namespaced(context.client.clone(), namespace);
-    let name = layer.spec.repository.name.as_str();
-    repositories.get_opt(name).await.map_err(doing("read the layer's repository"))
+    let Some(name) = layer.spec.repository_name() else { return Ok(None) };
+    repositories.get_opt(name.as_str()).await.map_err(doing("read the layer's repository"))
 }
 
 /// More than any result holds.

@@ -8,10 +8,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use api::run::RunState;
 use api::template::Declared;
-use api::text::{CommitId, RefName, Sha256};
+use api::text::{CommitId, ImageDigest, ImageTag, RefName, Sha256};
 use api::{Repo, TerraformLayer, TerraformRun, annotation};
 use axum::Router;
-use controllers::{Branch, Context, Desk, Election, Interest, Leadership, Module, Place, Reader};
+use controllers::{
+    Branch, Context, Desk, Election, Followed, ImageAt, Interest, Leadership, Module, Place, Reader,
+};
 use datastore::client::TokenSource;
 use datastore::service::Keyring;
 use embedded::auth::{Authorizer, Identity, as_identity};
@@ -20,6 +22,7 @@ use embedded::lifecycle::Lifecycle;
 use embedded::lifecycle::catalog::Registered;
 use embedded::store::Store;
 use engine::Settings;
+use engine::image::Found;
 use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::repository::Heads;
@@ -610,5 +613,25 @@ impl Reader for Code {
         _: &'a Module,
     ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// The newest image is the newest commit, by another name.
+    fn image<'a>(&'a self, _: &'a Followed) -> BoxFuture<'a, Result<Found, String>> {
+        let head = self.head.lock().unwrap().clone();
+        let digest = ImageDigest::new(format!("sha256:{}", Sha256::of(head.as_str().as_bytes()))).unwrap();
+        Box::pin(async move { Ok(Found { tag: ImageTag::new("1.0.0").ok(), digest }) })
+    }
+
+    fn image_bundle<'a>(
+        &'a self,
+        _: &'a ImageAt,
+        digest: &'a ImageDigest,
+    ) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let sha256 = Sha256::of(digest.as_str().as_bytes());
+            std::fs::write(&self.file, digest.as_str()).map_err(|error| error.to_string())?;
+            self.datastore.bundle_put(&sha256, &self.file).await.map_err(|error| error.to_string())?;
+            Ok(sha256)
+        })
     }
 }

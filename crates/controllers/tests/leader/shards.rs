@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use api::template::Declared;
-use api::text::{CommitId, RefName, Sha256};
+use api::text::{CommitId, ImageDigest, RefName, Sha256};
 use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, label};
-use controllers::{Branch, Context, Desk, Election, Interest, Module, Place, Reader, Turns};
+use controllers::{
+    Branch, Context, Desk, Election, Followed, ImageAt, Interest, Module, Place, Reader, Turns,
+};
 use datastore::client::TokenSource;
 use datastore::service::Keyring;
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Options, Server};
+use engine::image::Found;
 use engine::leader::Terms;
 use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::repository::Heads;
@@ -266,6 +269,18 @@ impl Reader for Code {
         _: &'a Module,
     ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn image<'a>(&'a self, _: &'a Followed) -> BoxFuture<'a, Result<Found, String>> {
+        Box::pin(async { Err("there are no images here".to_owned()) })
+    }
+
+    fn image_bundle<'a>(
+        &'a self,
+        _: &'a ImageAt,
+        _: &'a ImageDigest,
+    ) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async { Err("there are no images here".to_owned()) })
     }
 }
 

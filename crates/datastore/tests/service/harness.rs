@@ -197,6 +197,7 @@ pub(crate) fn description(
         mode: Default::default(),
         revision: CommitId::new("a".repeat(40)).unwrap(),
         bundle: Sha256::of(b"bundle"),
+        image: None,
         path: ".".parse().unwrap(),
         workspace: Default::default(),
         tool: None,

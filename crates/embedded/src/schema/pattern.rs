@@ -192,6 +192,11 @@ impl<'a> Translator<'a> {
     fn class_character(&mut self, unclosed: impl Fn() -> String) -> Result<(), String> {
         match self.next().ok_or_else(unclosed)? {
             '\\' => self.escape(),
+            // Escaped they would be the edges of words, which no class has.
+            c @ ('<' | '>') => {
+                self.out.push(c);
+                Ok(())
+            }
             c if c.is_ascii_punctuation() => {
                 self.out.push('\\');
                 self.out.push(c);
@@ -252,6 +257,7 @@ mod tests {
         check(r"^{}$", &["{}"], &[""]);
         check(r"^[[:alpha:]]+$", &["ab"], &["1"]);
         check(r"^[]a]+$", &["]a"], &["b"]);
+        check(r"^[<=>~^!|-]+$", &["<=", ">", "~", "^", "-"], &["a"]);
     }
 
     #[test]

@@ -26,6 +26,6 @@ pub(super) fn followed(
     let default = status.and_then(|status| status.default_branch.clone());
     let was_seen = status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"));
     default
-        .or_else(|| layer.map(|layer| layer.spec.branch.clone()))
+        .or_else(|| layer.and_then(|layer| layer.spec.branch.clone()))
         .or_else(|| RefName::new(BRANCH_OF_NO_NAME).ok().filter(|_| was_seen))
 }

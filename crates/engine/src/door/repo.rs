@@ -139,8 +139,8 @@ fn keep_layer(seen: &Observed<'_>) -> Option<Effect> {
     };
     let spec = &found.spec;
     let applies = spec.remediation_strategy.as_ref().and_then(|strategy| strategy.auto_apply) == Some(true);
-    let is_right = spec.repository.name == repository
-        && spec.branch == branch
+    let is_right = spec.repository_name() == Some(&repository)
+        && spec.branch.as_ref() == Some(&branch)
         && spec.path == path
         && spec.trigger_paths == trigger_paths
         && applies;

@@ -1,4 +1,4 @@
-//! What a Terraform needs: its repository and its layer; and what it says about them. When something is deployed, tried again or destroyed
+//! What a Terraform needs: its repository, unless its code is an image, and its layer; and what it says about them. When something is deployed, tried again or destroyed
 //! is the layer's business alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use api::condition::{self, Truth};
 use api::layer::DeletionPolicy;
 use api::repository::Location;
 use api::terraform::{ContainerRegistry, TerraformStatus, WorkloadState};
-use api::text::ObjectName;
+use api::text::{LayerPath, ObjectName};
 use api::{Terraform, TerraformLayer, TerraformRepository, WORKLOAD_FINALIZER};
 use jiff::Timestamp;
 use kube::Resource;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::child::{build_child, build_patch, difference, is_ours, may_change};
 use super::place::Place;
 use super::ready::{Progress, Ready, in_the_way, of_layer, unreadable};
-use super::workload::{POST_DEPLOY, Problem, Wish, applies_by_itself, outputs_name, wish};
+use super::workload::{POST_DEPLOY, Problem, Wish, applies_by_itself, image_name, outputs_name, wish};
 use crate::{Wake, later};
 
 #[derive(Debug, Clone, Copy)]
@@ -135,15 +135,20 @@ fn keep_repository(seen: &Observed<'_>, wish: &Wish) -> Option<Effect> {
 
 fn keep_layer(seen: &Observed<'_>, wish: &Wish) -> Option<Effect> {
     let (terraform, door) = (seen.terraform, &seen.terraform.metadata);
-    let repository = seen.repository.filter(|repository| is_ours(door, &repository.metadata))?;
-    let place = place(seen, wish)?;
-    // What a URL means is known once something was found there.
-    if repository.spec.repository.url != place.url || (!is_settled(seen, wish) && !is_readable(repository)) {
-        return None;
-    }
-    let asked = terraform.spec.git_repo.as_ref().and_then(|git| git.branch.as_ref());
-    let branch = super::branch::followed(door, asked, seen.repository, seen.layer)?;
-    let fields = wish.layer_fields(terraform, branch.as_str(), &place.path)?;
+    let (branch, path) = if wish.image.is_some() {
+        (None, LayerPath::new(".").ok()?)
+    } else {
+        let repository = seen.repository.filter(|repository| is_ours(door, &repository.metadata))?;
+        let place = place(seen, wish)?;
+        let is_known = is_settled(seen, wish) || is_readable(repository);
+        // What a URL means is known once something was found there.
+        if repository.spec.repository.url != place.url || !is_known {
+            return None;
+        }
+        let asked = terraform.spec.git_repo.as_ref().and_then(|git| git.branch.as_ref());
+        (Some(super::branch::followed(door, asked, seen.repository, seen.layer)?), place.path.clone())
+    };
+    let fields = wish.layer_fields(terraform, branch.as_ref(), &path)?;
     let strategy = json!({ "autoApply": true });
     let Some(found) = seen.layer else {
         let mut spec = fields;
@@ -228,7 +233,7 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     status.output = if is_deployed(&ready) { outputs(seen) } else { status.output };
     let (state, message) = state(seen, &ready, after);
     status.state = Some(state);
-    status.message = Some(message);
+    status.message = Some(format!("{message}{}", image_words(seen, wish.as_ref().ok())));
     let wake = match wish {
         _ if !refused.is_empty() => Wake::At(later(seen.now, REFUSED)),
         Ok(wish)
@@ -270,7 +275,9 @@ fn ready(seen: &Observed<'_>, wish: Result<&Wish, &Problem>, refused: &[Refused]
         Ok(wish) => wish,
         Err(Problem { reason, message }) => return stuck(reason, message.clone()),
     };
-    if let Some(found) = in_the_way(&seen.terraform.metadata, "Terraform", seen.repository, seen.layer) {
+    // An image needs no repository, whoever has one of that name.
+    let repository = seen.repository.filter(|_| wish.image.is_none());
+    if let Some(found) = in_the_way(&seen.terraform.metadata, "Terraform", repository, seen.layer) {
         return found;
     }
     if let Some(Refused { kind, words }) = refused.first() {
@@ -278,7 +285,7 @@ fn ready(seen: &Observed<'_>, wish: Result<&Wish, &Problem>, refused: &[Refused]
         return stuck("Refused", format!("the API would not have {kind} {name}: {words}"));
     }
     let is_changed = !decide(seen).is_empty();
-    if let Some(unreadable) = seen.repository.and_then(unreadable).filter(|_| !is_changed) {
+    if let Some(unreadable) = repository.and_then(unreadable).filter(|_| !is_changed) {
         if wish.places.len() == 1 || is_settled(seen, wish) {
             return unreadable;
         }
@@ -289,8 +296,10 @@ fn ready(seen: &Observed<'_>, wish: Result<&Wish, &Problem>, refused: &[Refused]
     }
     let layer = seen.layer.filter(|_| !is_changed).and_then(of_layer);
     layer.unwrap_or_else(|| {
-        let url = place(seen, wish).map(|place| place.url.to_string()).unwrap_or_default();
-        Ready::new(Truth::Unknown, "Progressing", format!("looking at {url}"), Progress::Working)
+        let url = place(seen, wish).map(|place| place.url.to_string());
+        let image = wish.image.as_ref().map(|image| format!("image {}", image.name));
+        let what = url.or(image).unwrap_or_default();
+        Ready::new(Truth::Unknown, "Progressing", format!("looking at {what}"), Progress::Working)
     })
 }
 
@@ -334,14 +343,11 @@ const IMAGE_BUILT: &str = "ImageBuilt";
 
 fn tell_of_image(seen: &Observed<'_>, status: &mut TerraformStatus) {
     let generation = seen.terraform.metadata.generation;
-    let Some(ContainerRegistry { image_name, .. }) = &seen.terraform.spec.container_registry else {
+    let (Some(registry), Some(_)) = (&seen.terraform.spec.container_registry, &seen.terraform.spec.git_repo)
+    else {
         return condition::clear(&mut status.conditions, IMAGE_BUILT);
     };
-    let (image, remark) = image_name.split_once(char::is_whitespace).unwrap_or((image_name, ""));
-    let remark = match remark.trim() {
-        "" => String::new(),
-        remark => format!("; {remark:?} is no part of the image's name and is left out"),
-    };
+    let ((image, _), remark) = (image_name(registry), left_out(registry));
     let message =
         format!("images are not built: runs take the code from Git itself, and {image} is not made{remark}");
     condition::set(
@@ -353,6 +359,29 @@ fn tell_of_image(seen: &Observed<'_>, status: &mut TerraformStatus) {
         generation,
         seen.now,
     );
+}
+
+/// What of the image's name is none of it.
+fn left_out(registry: &ContainerRegistry) -> String {
+    match image_name(registry) {
+        (_, "") => String::new(),
+        (_, remark) => format!("; {remark:?} is no part of the image's name and is left out"),
+    }
+}
+
+/// Which image it is, once that is known, and what of its name was left out.
+fn image_words(seen: &Observed<'_>, wish: Option<&Wish>) -> String {
+    let Some(registry) = wish.and(seen.terraform.spec.container_registry.as_ref()) else {
+        return String::new();
+    };
+    if seen.terraform.spec.git_repo.is_some() {
+        return String::new();
+    }
+    let layer = seen.layer.filter(|layer| is_ours(&seen.terraform.metadata, &layer.metadata));
+    let known = layer.and_then(|layer| layer.status.as_ref()?.image.as_ref());
+    let known = known.filter(|image| image.digest.is_some());
+    let image = known.map(|image| format!("; image {image}")).unwrap_or_default();
+    format!("{image}{}", left_out(registry))
 }
 
 /// What follows a deploy.

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use api::hooks::{ArgumentFrom, Hook, Hooks, Script, Scripts};
+use api::image::{ImageCredentials, ImageSource};
 use api::inputs::KeyRef;
 use api::layer::DeletionPolicy;
 use api::outputs::OutputTarget;
 use api::repository::Credentials;
-use api::terraform::{PostDeploy, ScriptText, TerraformSpec};
-use api::text::{EnvironmentName, LayerPath, ObjectName, OutputName, PathGlob};
+use api::terraform::{ContainerRegistry, PostDeploy, ScriptText, TerraformSpec};
+use api::text::{
+    EnvironmentName, ImageRepository, ImageTag, LayerPath, ObjectName, OutputName, PathGlob, RefName,
+};
 use api::{Terraform, TerraformLayer};
 use serde_json::{Map, Value, json};
 
@@ -28,8 +31,10 @@ pub(super) struct Problem {
 /// What a Terraform asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wish {
-    /// Where the code may be; never empty.
+    /// Where the code may be; empty only where it is an image.
     pub(super) places: Vec<Place>,
+    /// The image that the code is in, where it is in no repository.
+    pub(super) image: Option<ImageSource>,
     pub(super) credentials: Option<Credentials>,
     scripts: Scripts,
     hooks: Hooks,
@@ -37,15 +42,17 @@ pub(super) struct Wish {
 }
 
 pub(super) fn wish(spec: &TerraformSpec) -> Result<Wish, Problem> {
-    let Some(git) = &spec.git_repo else {
-        let message =
-            "spec.gitRepo is missing: the code is taken from a Git repository; name one in spec.gitRepo.url";
-        return Err(Problem { reason: "GitRepoMissing", message: message.to_owned() });
+    let (places, image) = match (&spec.git_repo, &spec.container_registry) {
+        (Some(git), _) => (places(&git.url), None),
+        (None, Some(registry)) => (Vec::new(), Some(of_image(registry)?)),
+        (None, None) => {
+            let message = "nothing says where the code is; name a Git repository in spec.gitRepo.url, or an image in spec.containerRegistry";
+            return Err(Problem { reason: "CodeMissing", message: message.to_owned() });
+        }
     };
-    let credentials = git
-        .ssh_key_secret
-        .as_ref()
-        .map(|KeyRef { name, key }| Credentials { secret_name: name.clone(), ssh_key: Some(key.clone()) });
+    let key = spec.git_repo.as_ref().and_then(|git| git.ssh_key_secret.as_ref());
+    let credentials =
+        key.map(|KeyRef { name, key }| Credentials { secret_name: name.clone(), ssh_key: Some(key.clone()) });
     let apply = match (&spec.scripts.apply, &spec.scripts.deploy) {
         (Some(_), Some(_)) => {
             return Err(script_problem("spec.scripts has apply and deploy, which mean the same; remove one"));
@@ -57,12 +64,54 @@ pub(super) fn wish(spec: &TerraformSpec) -> Result<Wish, Problem> {
     let destroy = spec.scripts.destroy.as_ref().map(of_destroy).transpose()?;
     let after_apply = spec.post_deploy.as_ref().map(hook).transpose()?;
     Ok(Wish {
-        places: places(&git.url),
+        places,
+        image,
         credentials,
         scripts: Scripts { apply, destroy },
         hooks: Hooks { after_apply: after_apply.into_iter().collect(), ..Hooks::default() },
         environment: environment(&spec.variables)?,
     })
+}
+
+/// The name of an image, and what is behind it that is none of it.
+pub(super) fn image_name(registry: &ContainerRegistry) -> (&str, &str) {
+    let said = registry.image_name.trim();
+    let (name, remark) = said.split_once(char::is_whitespace).unwrap_or((said, ""));
+    (name, remark.trim())
+}
+
+fn of_image(registry: &ContainerRegistry) -> Result<ImageSource, Problem> {
+    let refused = |message: String| Problem { reason: "ImageRefused", message };
+    let told = |error: api::text::Error| refused(format!("spec.containerRegistry.imageName: {error}"));
+    let (whole, _) = image_name(registry);
+    // A colon before a slash is that of a port.
+    let (name, tag) = match whole.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+        Some(_) | None => (whole, None),
+    };
+    let tag = match (&registry.semantic_version, tag) {
+        (Some(_), Some(tag)) => {
+            return Err(refused(format!(
+                "spec.containerRegistry.imageName has the tag {tag}, and semanticVersion chooses one; remove one of them"
+            )));
+        }
+        (Some(_), None) => None,
+        (None, tag) => Some(ImageTag::new(tag.unwrap_or("latest")).map_err(told)?),
+    };
+    let source = ImageSource {
+        provider: registry.provider.clone(),
+        name: ImageRepository::new(name).map_err(told)?,
+        semantic_version: registry.semantic_version.clone(),
+        tag,
+        digest: None,
+        credentials: registry.secret_ref.as_ref().map(|KeyRef { name, key }| ImageCredentials {
+            secret_name: name.clone(),
+            key: Some(key.clone()),
+        }),
+        interval: None,
+    };
+    source.place().map_err(|error| refused(error.to_string()))?;
+    Ok(source)
 }
 
 fn script_problem(message: impl Into<String>) -> Problem {
@@ -85,12 +134,12 @@ fn of_text(which: &str, text: &ScriptText) -> Result<Script, Problem> {
     }
 }
 
-/// A file of the repository, relative to its root, and what it is called with.
+/// A file of the code, and what it is called with.
 fn of_file(field: &str, words: &str) -> Result<Script, Problem> {
     let mut words = words.split_whitespace();
     let file = words.next().unwrap_or_default();
-    let path = LayerPath::new(file.trim_start_matches("./"))
-        .map_err(|error| script_problem(format!("{field} names no file of the repository: {error}")))?;
+    let path = LayerPath::new(file.trim_start_matches("./").trim_start_matches('/'))
+        .map_err(|error| script_problem(format!("{field} names no file of the code: {error}")))?;
     let args = words.map(str::to_owned).collect();
     Ok(Script { inline: None, config_map_ref: None, path: Some(path), args, timeout: None })
 }
@@ -117,7 +166,7 @@ fn of_destroy(found: &Value) -> Result<Script, Problem> {
             of_text("destroy", &text)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => Err(script_problem(format!(
-            "{FIELD} must be an object with inline or configMapRef, or the name of a file of the repository"
+            "{FIELD} must be an object with inline or configMapRef, or the name of a file of the code"
         ))),
     }
 }
@@ -178,7 +227,7 @@ impl Wish {
     pub(super) fn layer_fields(
         &self,
         terraform: &Terraform,
-        branch: &str,
+        branch: Option<&RefName>,
         path: &LayerPath,
     ) -> Option<Value> {
         let name = ObjectName::new(terraform.metadata.name.as_deref()?).ok()?;
@@ -198,8 +247,9 @@ impl Wish {
                 [config_map, OutputTarget { secret: Some(name), config_map: None, keys: Vec::new() }]
             })
             .collect();
+        let repository = branch.map(|_| json!({ "name": name }));
         let fields = json!({
-            "repository": { "name": name }, "branch": branch, "path": path,
+            "repository": repository, "branch": branch, "image": self.image, "path": path,
             "triggerPaths": trigger_paths, "environment": environment, "backend": terraform.spec.backend,
             "scripts": self.scripts, "hooks": self.hooks, "writeOutputsTo": write_outputs_to,
             "deletionPolicy": self.deletion_policy(),

@@ -22,9 +22,11 @@ struct Answer {
 pub(super) fn answers(seen: &Observed<'_>, history: &History<'_>, effects: &[Effect]) -> Vec<Effect> {
     let starting = effects.iter().find_map(|effect| match effect {
         Effect::CreateRun(run) => Some(run.as_ref()),
-        Effect::AddFinalizer | Effect::AnswerApproval(_) | Effect::DeleteRun(_) | Effect::RemoveFinalizer => {
-            None
-        }
+        Effect::AddFinalizer
+        | Effect::LookAtImage { .. }
+        | Effect::AnswerApproval(_)
+        | Effect::DeleteRun(_)
+        | Effect::RemoveFinalizer => None,
     });
     seen.approvals.iter().filter_map(|approval| answered(seen, history, starting, approval)).collect()
 }

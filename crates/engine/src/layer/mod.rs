@@ -9,6 +9,7 @@ mod answers;
 mod deletion;
 mod drift;
 mod history;
+mod image_words;
 mod moved;
 mod need;
 mod outputs;
@@ -35,7 +36,8 @@ use api::{
 use jiff::Timestamp;
 
 use crate::outputs::Outcome;
-use crate::{Read, Settings, Wake, later, names};
+use crate::{Read, Settings, Wake, image, later, names};
+pub use image_words::TAG_MOVED;
 pub use need::{APPLYING, PLANNING};
 
 use history::History;
@@ -54,6 +56,8 @@ pub struct Observed<'a> {
     pub layer: &'a TerraformLayer,
     pub repository: Read<&'a TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    /// What was decided about the image, where the code is one.
+    pub image: Option<&'a image::Decision>,
     /// Of a template: the variables of its code at the relevant commit.
     pub declared: &'a Read<Result<Vec<Declared>, String>>,
     /// The digest of the layer's variables and environment as they are now, if it has any; or what of them is missing.
@@ -71,7 +75,7 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
 }
 
-/// What the layer's branch holds.
+/// What the layer's branch holds. Of an image both are the digits of its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     pub head: CommitId,
@@ -91,6 +95,10 @@ pub struct Decision {
 pub enum Effect {
     /// Keep the layer in the API until its runs have ended. It comes before everything else.
     AddFinalizer,
+    /// Ask the registry for the image. It answers this value of the sync annotation, if there is one.
+    LookAtImage {
+        asked: Option<String>,
+    },
     CreateRun(Box<TerraformRun>),
     /// Tell whoever had a word on a plan what became of it. As it was seen, with another status.
     AnswerApproval(Box<TerraformApproval>),
@@ -118,12 +126,14 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     if !holds_finalizer(seen.layer) && seen.layer.spec.template.is_none() {
         effects.push(Effect::AddFinalizer);
     }
+    let look = seen.image.and_then(|image| image.look.clone());
+    effects.extend(look.map(|asked| Effect::LookAtImage { asked }));
     let need = outputs::with_outputs(seen, need(seen, &history));
     let Heeded { effect, told, wake } = refused::heed(seen, need);
     effects.extend(effect);
     effects.extend(answers::answers(seen, &history, &effects));
     let expired = retention::expired(seen, &history);
-    let wake = wake.sooner(expired.wake);
+    let wake = wake.sooner(expired.wake).sooner(seen.image.map_or(Wake::OnChange, |image| image.wake));
     let (status, wake) = match unsaid(seen, &told) {
         Some((status, until)) => (status, wake.sooner(until)),
         None => {
@@ -163,13 +173,13 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         let why = "suspended; set spec.suspend to false to go on";
         return hold(state, "Suspended", why, Standing::Waiting, Wake::OnChange);
     }
-    match seen.repository {
-        Read::Present(_) => {}
-        Read::Absent => {
-            let why = format!("repository {} not found in this namespace", seen.layer.spec.repository.name);
+    match (seen.repository, seen.layer.spec.repository_name()) {
+        (_, None) | (Read::Present(_), Some(_)) => {}
+        (Read::Absent, Some(name)) => {
+            let why = format!("repository {name} not found in this namespace");
             return hold(LayerState::PlanNeeded, "RepositoryMissing", why, Standing::Stuck, Wake::OnChange);
         }
-        Read::Unknown => return unknown("the repository could not be read"),
+        (Read::Unknown, Some(_)) => return unknown("the repository could not be read"),
     }
     let source = match &seen.source {
         Read::Present(Ok(source)) => source,
@@ -178,12 +188,13 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
             return hold(LayerState::PlanNeeded, "SourceUnavailable", why, Standing::Stuck, Wake::OnChange);
         }
         Read::Absent => {
-            let why = format!(
-                "waiting for branch {} of {} to be seen",
-                seen.layer.spec.branch, seen.layer.spec.repository.name
-            );
+            let spec = &seen.layer.spec;
+            let branch = spec.branch.as_ref().map_or("", |branch| branch.as_str());
+            let repository = spec.repository_name().map_or("", |name| name.as_str());
+            let why = format!("waiting for branch {branch} of {repository} to be seen");
             return hold(LayerState::PlanNeeded, "SourceUnseen", why, Standing::Unknown, Wake::OnChange);
         }
+        Read::Unknown if seen.image.is_some() => return unknown("asking the registry for the newest image"),
         Read::Unknown => return unknown("looking at the repository's newest commit"),
     };
     if seen.layer.spec.template.is_some() {
@@ -217,7 +228,10 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
 }
 
 fn new_commit<'a>(seen: &Observed<'_>, source: &'a Source, after: Option<&'a TerraformRun>) -> PlanWish<'a> {
-    let reason = format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path);
+    let reason = match seen.image.and_then(|image| image.status.as_ref()) {
+        Some(image) => image_words::reason(image),
+        None => format!("new commit {} touches {}", source.relevant.short(), seen.layer.spec.path),
+    };
     PlanWish { after, ..PlanWish::new(TriggerKind::Commit, &source.relevant, reason) }
 }
 
@@ -264,11 +278,12 @@ fn holds_finalizer(layer: &TerraformLayer) -> bool {
 }
 
 /// The state that the datastore keeps for a layer. A plan reads it unless the code names a backend; what an apply is about, its plan
-/// has found out.
+/// has found out. One image is meant for many layers, and so each has a state of its own, whatever its image is called.
 pub fn state_of(layer: &TerraformLayer) -> Sha256 {
+    let of_image = format!("image of layer/{}", name_of(layer));
     names::state(
         layer.metadata.namespace.as_deref().unwrap_or_default(),
-        layer.spec.repository.name.as_str(),
+        layer.spec.repository_name().map_or(of_image.as_str(), |name| name.as_str()),
         layer.spec.path.trimmed(),
         layer.spec.workspace.as_ref().map_or("default", Workspace::as_str),
     )

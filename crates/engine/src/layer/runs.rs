@@ -1,14 +1,16 @@
 //! How a wish becomes a run. The same wish always makes the same name.
 
+use api::image::PinnedImage;
 use api::run::{Action, Artifact, LayerRef, Mode, Trigger, Undone};
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
 use kube::Resource;
 use kube::core::ObjectMeta;
 
-use super::history::{History, Plan};
+use super::history::{History, Plan, bundle_of};
 use super::need::{self, Need, unknown};
 use super::{Observed, annotated, known_inputs, name_of, outputs, policy, state_of};
+use crate::image;
 use crate::names::{self, Wish};
 
 /// What makes one run another than the next, and what it is given.
@@ -167,6 +169,8 @@ fn build(
         inputs: wanted.inputs.as_ref(),
         token: wanted.token,
     });
+    let known = seen.image.and_then(|image| image.status.as_ref());
+    let image = image::pinned(layer, known, seen.runs, wanted.revision);
     let mut run = TerraformRun::new(
         &name,
         TerraformRunSpec {
@@ -183,7 +187,8 @@ fn build(
                 .unwrap_or_else(|| state_of(layer)),
             artifact,
             trigger: wanted.trigger,
-            bundle: wanted.bundle,
+            bundle: wanted.bundle.or_else(|| known_files(seen, image.as_ref(), wanted.revision)),
+            image,
             inputs: wanted.inputs,
             outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy,
             undoes: wanted.undoes,
@@ -211,6 +216,14 @@ fn build(
         ..run.metadata
     };
     Some(run)
+}
+
+/// The files of an image that an earlier run worked on: a registry need not be there, or have the image, to plan it again.
+/// O(runs kept).
+fn known_files(seen: &Observed<'_>, image: Option<&PinnedImage>, revision: &CommitId) -> Option<Sha256> {
+    image?;
+    let mut same = seen.runs.iter().filter(|run| &run.spec.layer.revision == revision);
+    same.find_map(bundle_of).cloned()
 }
 
 /// Deleted in the foreground: the garbage collector takes every dependent before the layer, also the runs that destroy its

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, drift, outputs, template};
+use super::{Gone, Observed, Read, drift, image_words, outputs, template};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -54,9 +54,13 @@ pub(super) fn status(
         revision: Revisions {
             branch: source.map(|s| s.head.clone()).or(before.revision.branch),
             relevant: source.map(|s| s.relevant.clone()).or(before.revision.relevant),
-            short: source.map(|s| s.relevant.short().to_owned()).or(before.revision.short),
+            short: source.map(|s| image_words::short(seen, s)).or(before.revision.short),
             planned: planned.map(|plan| plan.run.spec.layer.revision.clone()).or(before.revision.planned),
             applied: in_place.or(before.revision.applied),
+        },
+        image: match seen.image {
+            Some(image) => image.status.clone().or(before.image),
+            None => None,
         },
         inputs: match &seen.inputs {
             Read::Present(Ok(inputs)) => inputs.clone(),
@@ -171,6 +175,10 @@ fn conditions(seen: &Observed<'_>, history: &History<'_>, need: &Need, status: &
             set("Drifted", Truth::False, "NoDrift", "no difference is known that the code does not explain")
         }
     }
+    image_words::tell(seen, &mut status.conditions);
+    let mut set = |kind, truth, reason: &str, message: &str| {
+        condition::set(&mut status.conditions, kind, truth, reason, message, generation, seen.now);
+    };
     let ready = match need.standing {
         Standing::InSync => Truth::True,
         Standing::Working | Standing::Waiting | Standing::Stuck => Truth::False,

@@ -20,6 +20,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         mode,
         revision,
         bundle: _,
+        image,
         path: _,
         workspace: _,
         tool: _,
@@ -48,6 +49,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && action == &wanted.action
         && mode == &wanted.mode
         && revision == &wanted.revision
+        && image == &wanted.image
         && state == &wanted.state
         && backend == &wanted.backend
         && plan == &wanted.plan

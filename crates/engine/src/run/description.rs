@@ -32,6 +32,7 @@ pub(super) fn describe(
         mode: run.spec.mode,
         revision: run.spec.layer.revision.clone(),
         bundle: bundle.clone(),
+        image: run.spec.image.clone(),
         path: layer.spec.path.clone(),
         workspace: layer.spec.workspace.clone().unwrap_or_default(),
         tool,

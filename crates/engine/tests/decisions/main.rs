@@ -8,6 +8,7 @@ mod layer_backend;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;
+mod layer_image;
 mod layer_inputs;
 mod layer_outputs;
 mod layer_refused;

@@ -208,7 +208,7 @@ fn a_url_becomes_a_repository_and_once_that_is_seen_a_layer() {
     let (effects, _) = scene.step();
     let [Effect::CreateLayer(made)] = &effects[..] else { panic!("{effects:#?}") };
     assert_eq!(
-        (made.name_any(), made.spec.branch.as_str(), made.spec.path.as_str()),
+        (made.name_any(), made.spec.branch.as_ref().unwrap().as_str(), made.spec.path.as_str()),
         ("db".into(), "trunk", ".")
     );
     assert_eq!(made.spec.trigger_paths[0].as_str(), "**", "every commit counts");
@@ -229,17 +229,17 @@ fn a_branch_that_is_named_is_not_waited_for_and_one_that_nobody_names_is_main() 
     named.step();
     let (effects, _) = named.step();
     let [Effect::CreateLayer(made)] = &effects[..] else { panic!("{effects:#?}") };
-    assert_eq!(made.spec.branch.as_str(), "release");
+    assert_eq!(made.spec.branch.as_ref().unwrap().as_str(), "release");
 
     let mut nameless = scene();
     nameless.step();
     nameless.look(None);
     nameless.step();
-    assert_eq!(nameless.world.layer.spec.branch.as_str(), "main");
+    assert_eq!(nameless.world.layer.spec.branch.as_ref().unwrap().as_str(), "main");
     // Another default branch is followed; one that is not known for a moment changes nothing.
     nameless.look(Some("trunk"));
     nameless.step();
-    assert_eq!(nameless.world.layer.spec.branch.as_str(), "trunk");
+    assert_eq!(nameless.world.layer.spec.branch.as_ref().unwrap().as_str(), "trunk");
     nameless.world.repository.as_mut().unwrap().status = None;
     assert_eq!(nameless.step().0, []);
 }

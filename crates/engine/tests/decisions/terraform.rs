@@ -350,9 +350,24 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
     let with = |field: &str, value: Value| json!({ "gitRepo": git(), field: value });
     for (spec, reason, words) in [
         (
-            json!({ "containerRegistry": { "imageName": "alustan/infrastructure" } }),
-            "GitRepoMissing",
-            "name one in spec.gitRepo.url",
+            json!({ "variables": { "a": "b" } }),
+            "CodeMissing",
+            "name a Git repository in spec.gitRepo.url, or an image in spec.containerRegistry",
+        ),
+        (
+            json!({ "containerRegistry": { "imageName": "Team/Code" } }),
+            "ImageRefused",
+            "spec.containerRegistry.imageName",
+        ),
+        (
+            json!({ "containerRegistry": { "imageName": "team/code", "provider": "harbor" } }),
+            "ImageRefused",
+            "write the registry's host before the name",
+        ),
+        (
+            json!({ "containerRegistry": { "imageName": "team/code:1.0", "semanticVersion": "~1" } }),
+            "ImageRefused",
+            "has the tag 1.0, and semanticVersion chooses one",
         ),
         (
             with("scripts", json!({ "destroy": 7 })),
@@ -365,7 +380,7 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
             "exactly one of inline and configMapRef",
         ),
         (with("scripts", json!({ "destroy": { "inlin": "x" } })), "ScriptRefused", "has no field inlin"),
-        (with("scripts", json!({ "destroy": "../up" })), "ScriptRefused", "names no file of the repository"),
+        (with("scripts", json!({ "destroy": "../up" })), "ScriptRefused", "names no file of the code"),
         (
             with("scripts", json!({ "apply": { "inline": "x" }, "deploy": "deploy" })),
             "ScriptRefused",
@@ -388,6 +403,78 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
         assert_eq!(scene.condition("Ready").unwrap().1, reason);
         assert_eq!(scene.condition("Stalled").unwrap().1, reason);
     }
+}
+
+const IMAGE: &str = include_str!("../../../../examples/seeds/001/workload.yaml");
+
+#[test]
+fn an_image_becomes_a_layer_without_a_repository() {
+    let mut scene = written(IMAGE);
+    scene.step();
+    scene.settle();
+    assert!(scene.repository.is_none());
+    let layer = scene.layer.as_ref().unwrap();
+    let spec = serde_json::to_value(&layer.spec).unwrap();
+    assert_eq!(
+        spec["image"],
+        json!({ "provider": "docker", "name": "alustan/infrastructure", "semanticVersion": "~1.0.0" })
+    );
+    assert_eq!((&spec["path"], spec.get("repository"), spec.get("branch")), (&json!("."), None, None));
+    assert_eq!(spec["scripts"]["apply"], json!({ "path": "deploy" }));
+    assert_eq!(spec["scripts"]["destroy"], json!({ "path": "destroy", "args": ["-c"] }));
+    assert_eq!(spec["hooks"]["afterApply"][0]["path"], "aws-resource");
+    assert_eq!(spec["deletionPolicy"], "Destroy");
+    assert_eq!(spec.get("triggerPaths"), None);
+    assert_eq!(scene.told(), (WorkloadState::Progressing, "looking at image alustan/infrastructure"));
+    assert!(scene.condition("ImageBuilt").is_none());
+
+    // Once the layer knows it, the digest is shown.
+    let layer = scene.layer.as_mut().unwrap();
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let status = json!({
+        "observedGeneration": layer.metadata.generation,
+        "image": { "name": "docker.io/alustan/infrastructure", "wanted": "~1.0.0", "tag": "1.0.1", "digest": digest },
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "Planning", "message": "planning",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+    });
+    layer.status = Some(serde_json::from_value(status).unwrap());
+    scene.settle();
+    let shown = format!("planning; image docker.io/alustan/infrastructure:1.0.1@{digest}");
+    assert_eq!(scene.told(), (WorkloadState::Progressing, shown.as_str()));
+}
+
+#[test]
+fn a_tag_a_secret_a_remark_and_a_change_of_source_count() {
+    let registry = json!({
+        "imageName": "registry.example.org:5000/team/code:v2 the image of the team", "secretRef": { "name": "login", "key": "config" },
+    });
+    let mut scene =
+        scene(json!({ "containerRegistry": registry, "scripts": { "deploy": "/bin/deploy --all" } }));
+    scene.step();
+    scene.settle();
+    let spec = serde_json::to_value(&scene.layer.as_ref().unwrap().spec).unwrap();
+    assert_eq!(
+        spec["image"],
+        json!({ "name": "registry.example.org:5000/team/code", "tag": "v2", "credentials": { "secretName": "login", "key": "config" } })
+    );
+    assert_eq!(spec["scripts"]["apply"], json!({ "path": "bin/deploy", "args": ["--all"] }));
+    assert_eq!(spec["deletionPolicy"], "Orphan");
+    let (_, words) = scene.told();
+    assert!(words.contains("\"the image of the team\" is no part of the image's name"), "{words}");
+    // Without a tag the newest is meant, as everywhere.
+    scene.terraform.spec.container_registry.as_mut().unwrap().image_name = "team/code".to_owned();
+    scene.settle();
+    assert_eq!(
+        scene.layer.as_ref().unwrap().spec.image.as_ref().unwrap().tag.as_ref().unwrap().as_str(),
+        "latest"
+    );
+    // A repository takes the image's place.
+    scene.terraform.spec.git_repo = Some(serde_json::from_value(git()).unwrap());
+    scene.settle();
+    scene.look(Ok(()));
+    scene.settle();
+    let spec = serde_json::to_value(&scene.layer.as_ref().unwrap().spec).unwrap();
+    assert_eq!((spec.get("image"), &spec["repository"]["name"]), (None, &json!("db")));
 }
 
 #[test]

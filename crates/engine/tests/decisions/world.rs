@@ -13,7 +13,7 @@ use api::{
 use engine::layer::{self, Effect, Source};
 use engine::manifests::{RunnerSecrets, RunnerSettings};
 use engine::outputs::{self, Standing};
-use engine::{Read, Settings, Wake, later};
+use engine::{Read, Settings, Wake, image, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
@@ -25,6 +25,8 @@ pub struct World {
     pub layer: TerraformLayer,
     pub repository: Option<TerraformRepository>,
     pub source: Read<Result<Source, String>>,
+    /// What was decided about the image, where the code is one.
+    pub image: Option<image::Decision>,
     pub declared: Read<Result<Vec<Declared>, String>>,
     pub inputs: Read<Result<Option<Sha256>, String>>,
     pub runs: Vec<TerraformRun>,
@@ -70,6 +72,7 @@ pub fn world() -> World {
         layer: serde_json::from_value(layer).unwrap(),
         repository: Some(serde_json::from_value(repository).unwrap()),
         source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
+        image: None,
         declared: Read::Absent,
         inputs: Read::Present(Ok(None)),
         runs: Vec::new(),
@@ -117,7 +120,8 @@ impl World {
             now: self.now,
             layer: &self.layer,
             repository: self.repository.as_ref().map_or(Read::Absent, Read::Present),
-            source: self.source.clone(),
+            source: self.image.as_ref().map_or_else(|| self.source.clone(), |image| image.source.clone()),
+            image: self.image.as_ref(),
             declared: &self.declared,
             inputs: self.inputs.clone(),
             runs: &self.runs,
@@ -158,6 +162,8 @@ impl World {
         for effect in &decision.effects {
             let run = match effect {
                 Effect::CreateRun(run) => run,
+                // Whoever tests that answers it.
+                Effect::LookAtImage { .. } => continue,
                 Effect::DeleteRun(gone) => {
                     self.runs.retain(|run| run.metadata.uid.as_ref() != Some(&gone.uid));
                     continue;

@@ -156,6 +156,7 @@ impl World {
             mode: Mode::Normal,
             revision: self.revision.clone(),
             bundle: self.bundle.clone(),
+            image: None,
             path: "envs/prod".parse().unwrap(),
             workspace: Default::default(),
             tool: None,

@@ -89,6 +89,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     };
     let git_dir = std::path::absolute(&options.git_dir)
         .with_context(|| format!("find {}", options.git_dir.display()))?;
+    let images = options.image_sources.options(git_dir.join("images"), addresses, options.source_limits);
     let git = GitOptions {
         file_urls,
         addresses,
@@ -115,6 +116,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     });
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
+    settings.image_interval = options.image_sources.interval();
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     Ok(ControllersRole {
@@ -122,6 +124,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         namespaces: options.area.namespaces(),
         datastore,
         git,
+        images,
         settings: Arc::new(settings),
         metrics: Metrics::default(),
         offices: Offices::default(),

@@ -87,7 +87,7 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     );
     text.line("Why", &status.why.unwrap_or_else(get::dash));
     let spec = &layer.spec;
-    text.line("Code", &format!("{} of {}, branch {}", spec.path, spec.repository.name, spec.branch));
+    text.line("Code", &code(layer));
     if let Some(workspace) = &spec.workspace {
         text.line("Workspace", workspace.as_str());
     }
@@ -147,6 +147,21 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
     text.table("Runs", &["NAME", "ACTION", "STATE", "COMMIT", "RESULT"], rows.collect());
     text.events(events, now);
     text.0.trim_end().to_owned()
+}
+
+/// Where the code comes from.
+fn code(layer: &TerraformLayer) -> String {
+    let spec = &layer.spec;
+    if let (Some(repository), Some(branch)) = (&spec.repository, &spec.branch) {
+        return format!("{} of {}, branch {branch}", spec.path, repository.name);
+    }
+    let known = layer.status.as_ref().and_then(|status| status.image.as_ref());
+    let image = match (known, &spec.image) {
+        (Some(known), _) => known.to_string(),
+        (None, Some(asked)) => asked.name.to_string(),
+        (None, None) => return spec.path.to_string(),
+    };
+    format!("{} of image {image}", spec.path)
 }
 
 /// Where they go, never what they are.

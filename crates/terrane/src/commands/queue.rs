@@ -97,7 +97,10 @@ impl Queue {
         };
         let repositories: BTreeMap<Named, String> = layers
             .iter()
-            .map(|layer| (named(layer.namespace(), layer.name_any()), layer.spec.repository.name.to_string()))
+            .filter_map(|layer| {
+                let repository = layer.spec.repository_name()?.to_string();
+                Some((named(layer.namespace(), layer.name_any()), repository))
+            })
             .collect();
         let repository = |run: &TerraformRun| {
             let layer = named(run.namespace(), run.spec.layer.name.to_string());

@@ -212,6 +212,7 @@ fn controllers(
     let datastore_url = format!("http://{address}");
     let datastore = datastore::Client::new(&datastore_url, TokenSource::File(token_file.to_owned()))
         .context("prepare the datastore's client")?;
+    let images = options.image_sources.options(data.join("images"), Addresses::OwnToo, options.source_limits);
     let git = GitOptions {
         // On one's own machine its own files and servers are meant to be read.
         file_urls: FileUrls::Allowed,
@@ -233,6 +234,7 @@ fn controllers(
         },
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
+    settings.image_interval = options.image_sources.interval();
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     Ok(ControllersRole {
@@ -240,6 +242,7 @@ fn controllers(
         namespaces: Namespaces::All,
         datastore,
         git,
+        images,
         settings: Arc::new(settings),
         metrics: Metrics::default(),
         offices: Offices::default(),

@@ -8,6 +8,7 @@ mod figures;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hooks;
+mod images;
 mod inputs;
 mod killed;
 mod outputs;

@@ -23,7 +23,7 @@ const BUCKET: &str = "s3-store";
 const KEY: &str = "ssh-privatekey";
 
 /// As `kubectl apply --server-side` does it, with each document of the text.
-async fn apply(client: &Client, text: &str) -> Terraform {
+pub(crate) async fn apply(client: &Client, text: &str) -> Terraform {
     let to = PatchParams {
         field_validation: Some(kube::api::ValidationDirective::Strict),
         ..PatchParams::apply("kubectl")
@@ -49,7 +49,7 @@ async fn secret(client: &Client, name: &str, data: BTreeMap<String, String>) {
     secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
 }
 
-async fn terraform_until(
+pub(crate) async fn terraform_until(
     client: &Client,
     name: &str,
     what: &str,
@@ -65,13 +65,13 @@ async fn terraform_until(
     .await
 }
 
-fn is_completed(terraform: &Terraform) -> bool {
+pub(crate) fn is_completed(terraform: &Terraform) -> bool {
     let status = terraform.status.as_ref();
     let status = status.filter(|status| status.observed_generation == terraform.metadata.generation);
     status.is_some_and(|status| status.state == Some(WorkloadState::Completed))
 }
 
-async fn gone(client: &Client, name: &str) {
+pub(crate) async fn gone(client: &Client, name: &str) {
     let terraforms = Api::<Terraform>::namespaced(client.clone(), "default");
     terraforms.delete(name, &DeleteParams::default()).await.unwrap();
     let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");

@@ -1,4 +1,4 @@
-//! Archives: the bundle that a runner unpacks, and the zip files that tools and providers come in. Whatever they hold, nothing is made
+//! Archives: the bundle that a runner unpacks, the layers of an image, and the zip files that tools and providers come in. Whatever they hold, nothing is made
 //! outside of the directory, no link leads out of it, and no more comes out than the limits allow.
 
 use std::fs::{self, File};
@@ -6,7 +6,9 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use api::image::{Compression, IMAGE_FILE, ImageFiles, ImageLayer, layer_file};
 use api::text::Sha256;
+use runner::image::Limits;
 use tempfile::TempDir;
 use tofu::store::archive;
 
@@ -91,6 +93,30 @@ fn bundle() {
         assert!(bytes_of(&made) <= input.len() as u64, "more came out than was in it");
         let root = made.iter().filter_map(|path| path.strip_prefix(&place.target).ok());
         assert!(root.map(|path| path.components().count()).max().unwrap_or(0) <= 100, "it is too deep");
+    });
+}
+
+/// The same as the layers of an image, one over the other.
+#[test]
+fn image_layers() {
+    let digest = api::text::ImageDigest::new(format!("sha256:{}", "a".repeat(64))).unwrap();
+    let layer = || ImageLayer { digest: digest.clone(), compression: Compression::None };
+    let files = ImageFiles { layers: vec![layer(), layer()], ..ImageFiles::default() };
+    let files = serde_json::to_vec(&files).unwrap();
+    let place = Place::new();
+    fuzz("bundle", |input| {
+        let mut archive = tar::Builder::new(Vec::new());
+        let (first, second) = (layer_file(0), layer_file(1));
+        for (name, content) in [(IMAGE_FILE, files.as_slice()), (&first, input), (&second, input)] {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            archive.append_data(&mut header, name, content).unwrap();
+        }
+        let limits = Limits { entries: 1000, bytes: 1024 * 1024 };
+        let _ = runner::image::unpack(archive.into_inner().unwrap().as_slice(), place.fresh(), limits);
+        let made = place.made();
+        assert!(bytes_of(&made) <= limits.bytes.max(2 * input.len() as u64), "more came out than was in it");
     });
 }
 
