@@ -20,6 +20,7 @@ mod takeover;
 mod terraform;
 mod undone;
 mod variables;
+mod workload;
 
 use std::fs;
 use std::net::SocketAddr;

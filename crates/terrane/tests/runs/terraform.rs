@@ -1,4 +1,4 @@
-//! Terraforms with the real tool: the manifests of seed 000 as they were written, on a real S3 server, and what follows a deploy.
+//! Terraforms with the real tool: the manifests of seed 000 as they were written, on a real S3 server. `workload` has what else they can.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,14 +12,18 @@ use serde_json::{Value, json};
 use testkit::process::Scratch;
 use testkit::s3::S3Server;
 
-use crate::harness::{Terrane, commit_files, runs, until};
+use crate::harness::{Terrane, commit_files, until};
+use crate::workload::{
+    FORGE, a_deploy_that_fails_is_tried_to_the_limit, applies_of, commit_example, log_of_last,
+    the_example_is_deployed_kept_and_destroyed,
+};
 use crate::{end, told};
 
 const INLINE: &str = include_str!("../../../../examples/seeds/000/inline.yaml");
 const CONFIG_MAP: &str = include_str!("../../../../examples/seeds/000/config-map.yaml");
 const CODE: &str = include_str!("../../../../examples/seeds/000/main.tf");
 const NAME: &str = "example-terraformconfig";
-const BUCKET: &str = "s3-store";
+pub(crate) const BUCKET: &str = "s3-store";
 const KEY: &str = "ssh-privatekey";
 
 /// As `kubectl apply --server-side` does it, with each document of the text.
@@ -108,15 +112,10 @@ fn cloud(server: &S3Server) -> BTreeMap<String, String> {
 }
 
 /// The resources in the state, by what the server keeps.
-fn resources(server: &S3Server) -> Vec<Value> {
-    let file = server.files("..").join(BUCKET).join(format!("default/{NAME}/terraform.tfstate"));
+pub(crate) fn resources(server: &S3Server, name: &str) -> Vec<Value> {
+    let file = server.files("..").join(BUCKET).join(format!("default/{name}/terraform.tfstate"));
     let state: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     state["resources"].as_array().unwrap().clone()
-}
-
-async fn log(client: &Client, terrane: &Terrane, action: api::run::Action) -> String {
-    let run = runs(client, action).await.pop().unwrap();
-    told(terrane.command(&["logs", run.metadata.name.as_deref().unwrap()]))
 }
 
 #[tokio::test]
@@ -127,17 +126,36 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     let repository = source.path().join("terraform-repo");
     fs::create_dir(&repository).unwrap();
     commit_files(&repository, &[("terraform/main.tf", CODE)]);
+    commit_example(source.path());
     let to = format!("file://{}", source.path().display());
     let (ssh, https) = (format!("git@github.com:example={to}"), format!("https://github.com/example={to}"));
+    let forge = format!("{FORGE}={to}");
     let mut terrane = Terrane::new();
-    let flags = ["--runner-secret-env", "aws-credentials", "--git-rewrite", &ssh, "--git-rewrite", &https];
+    let flags = [
+        ["--runner-secret-env", "aws-credentials"],
+        ["--git-rewrite", &ssh],
+        ["--git-rewrite", &https],
+        ["--git-rewrite", &forge],
+    ]
+    .concat();
     let client = terrane.start(&flags).await;
     secret(&client, "aws-credentials", cloud(&server)).await;
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----\n";
     secret(&client, "my-ssh-secret", BTreeMap::from([(KEY.to_owned(), key.to_owned())])).await;
 
-    let made = apply(&client, INLINE).await;
-    let done = terraform_until(&client, NAME, "the first manifest is deployed", is_completed).await;
+    tokio::join!(
+        as_they_were_written(&client, &terrane, &server),
+        the_example_is_deployed_kept_and_destroyed(&client, &terrane, &server),
+        a_deploy_that_fails_is_tried_to_the_limit(&client),
+    );
+    let runs = Api::<api::TerraformRun>::namespaced(client.clone(), "default");
+    assert!(runs.list(&ListParams::default()).await.unwrap().items.is_empty());
+    end(terrane).await;
+}
+
+async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Server) {
+    let made = apply(client, INLINE).await;
+    let done = terraform_until(client, NAME, "the first manifest is deployed", is_completed).await;
     let status = done.status.clone().unwrap();
     let password = format!("*** (sensitive; key password of Secret {NAME}-outputs)");
     assert_eq!(
@@ -146,80 +164,24 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     );
     assert!(condition::is_true(&status.conditions, "Ready"));
     assert_eq!(condition::find(&status.conditions, "ImageBuilt").unwrap().reason, "NotBuilt");
-    let state = resources(&server);
+    let state = resources(server, NAME);
     assert_eq!(state[0]["instances"][0]["attributes"]["input"]["value"], "value1 value2", "{state:?}");
-    assert!(log(&client, &terrane, api::run::Action::Apply).await.contains("Script scripts.apply:"));
+    assert!(log_of_last(client, terrane, NAME).await.contains("Script scripts.apply:"));
     let table = told(terrane.command(&["get", "terraforms"]));
     assert!(table.contains(NAME) && table.contains("Completed"), "{table}");
 
     // The same once more is no change of the object, and starts nothing.
-    let applies = runs(&client, api::run::Action::Apply).await.len();
-    let again = apply(&client, INLINE).await;
+    let applies = applies_of(client, NAME).await.len();
+    let again = apply(client, INLINE).await;
     assert_eq!(again.metadata.generation, done.metadata.generation);
     assert_eq!(again.metadata.generation, made.metadata.generation);
-    assert_eq!(runs(&client, api::run::Action::Apply).await.len(), applies);
-    gone(&client, NAME).await;
-    assert!(resources(&server).is_empty(), "all is destroyed");
+    assert_eq!(applies_of(client, NAME).await.len(), applies);
+    gone(client, NAME).await;
+    assert!(resources(server, NAME).is_empty(), "all is destroyed");
 
-    apply(&client, CONFIG_MAP).await;
-    terraform_until(&client, NAME, "the second manifest is deployed", is_completed).await;
-    let log = log(&client, &terrane, api::run::Action::Apply).await;
+    apply(client, CONFIG_MAP).await;
+    terraform_until(client, NAME, "the second manifest is deployed", is_completed).await;
+    let log = log_of_last(client, terrane, NAME).await;
     assert!(log.contains("This is the apply script"), "{log}");
-    gone(&client, NAME).await;
-
-    after_a_deploy(&client, &terrane).await;
-    let runs = Api::<api::TerraformRun>::namespaced(client.clone(), "default");
-    assert!(runs.list(&ListParams::default()).await.unwrap().items.is_empty());
-    end(terrane).await;
-}
-
-const DEPLOY: &str = "#!/bin/bash\necho \"called with $*\"\nterraform apply -auto-approve\n";
-const REPORT: &str = "#!/bin/bash\necho working\necho '{\"outputs\": {\"said\": \"'\"$*\"'\", \"region\": \"'\"$region\"'\"}}'\n";
-
-/// Scripts that are files of the repository, and what one of them says once it is deployed.
-async fn after_a_deploy(client: &Client, terrane: &Terrane) {
-    let source = Scratch::new("terrane-source-").unwrap();
-    let code =
-        "variable \"word\" { default = \"none\" }\nresource \"terraform_data\" \"x\" { input = var.word }\n";
-    let files =
-        [("main.tf", code), ("deploy", DEPLOY), ("report", REPORT), ("broken", "echo '{}'\nexit 3\n")];
-    commit_files(source.path(), &files);
-    let manifest = |script: &str| {
-        json!({
-            "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": { "name": "files", "namespace": "default" },
-            "spec": {
-                "variables": { "region": "here", "TF_VAR_word": "hello" },
-                "backend": { "provider": "aws", "s3": BUCKET, "region": "us-east-1" },
-                "scripts": { "deploy": "deploy -c" },
-                "postDeploy": { "script": script, "args": { "region": "TF_VAR_region", "missing": "TF_VAR_missing" } },
-                "gitRepo": { "url": format!("file://{}", source.path().display()), "branch": "main" },
-            },
-        })
-        .to_string()
-    };
-    apply(client, &manifest("report")).await;
-    let done = terraform_until(client, "files", "it is deployed", is_completed).await;
-    assert_eq!(
-        done.status.unwrap().post_deploy_output,
-        Some(json!({ "outputs": { "said": "--region here", "region": "here" } }))
-    );
-    assert!(log(client, terrane, api::run::Action::Apply).await.contains("called with -c"));
-    apply(client, &manifest("broken")).await;
-    let told =
-        terraform_until(client, "files", "what followed has failed, and the deploy has not", |terraform| {
-            let status = terraform.status.clone().unwrap_or_default();
-            status.observed_generation == terraform.metadata.generation
-                && condition::find(&status.conditions, "PostDeployed")
-                    .is_some_and(|one| one.reason == "Failed")
-        })
-        .await;
-    let status = told.status.unwrap();
-    assert_eq!((status.state, status.post_deploy_output), (Some(WorkloadState::Success), None));
-    assert!(
-        status.message.as_ref().unwrap().contains("hook afterApply failed with exit code 3"),
-        "{:?}",
-        status.message
-    );
-    assert!(condition::is_true(&status.conditions, "Ready"));
-    gone(client, "files").await;
+    gone(client, NAME).await;
 }
