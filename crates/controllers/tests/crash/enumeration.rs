@@ -16,7 +16,8 @@
 //! **What is not met again.** Two workloads that declare the same are one world as long as the same requests are sent, the same
 //! executions end in the same way and people do the same. A fault in that part is lived through once, in the workload that comes
 //! first. Its consequences may reach beyond the next execution, because a controller that was refused tries again later: so only
-//! the requests before the last execution or act of people that both have in common are left out.
+//! the requests before the last execution or act of people that both have in common are left out. Of a workload of a Terraform or of a webhook only the
+//! requests about it, its repository and its layer meet faults: what runs do for that layer is what they do for any other.
 
 use std::collections::BTreeMap;
 

@@ -240,7 +240,8 @@ fn planned() -> (Vec<Trial>, Vec<Share>) {
         }
         let left = worlds[..at].iter().map(|other| shared(worlds[at], *other)).max().unwrap_or(0);
         let (workload, from) = (plain[at].workload, trials.len());
-        for (site, before) in enumeration::sites(&outcome.steps).skip(left) {
+        let met = |(site, _): &(&Site, _)| workload.meets.includes(&site.target);
+        for (site, before) in enumeration::sites(&outcome.steps).skip(left).filter(met) {
             for fault in faults_at(&workload, site, before, &mut turns) {
                 trials.push(Trial { workload, fault: Some((site.clone(), fault)), plant: None });
             }

@@ -71,7 +71,30 @@ pub struct Workload {
     /// How many runners may work at the same time; 0 for any number.
     pub cap: u32,
     pub meanwhile: Meanwhile,
+    pub meets: Meets,
 }
+
+/// Which requests of a workload meet faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meets {
+    All,
+    /// Those about what a door is and makes. The runs of its layer are those of any other, and other workloads meet faults there.
+    Door(&'static [&'static str]),
+}
+
+impl Meets {
+    pub fn includes(self, target: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Door(kinds) => kinds.contains(&target.split('/').next().unwrap_or(target)),
+        }
+    }
+}
+
+/// What a Terraform is and makes.
+const OF_TERRAFORMS: Meets = Meets::Door(&["terraforms", "terraformrepositories", "terraformlayers"]);
+/// What a webhook changes, and what follows from it before there is a run.
+const OF_WEBHOOKS: Meets = Meets::Door(&["terraformrepositories", "terraformlayers"]);
 
 /// The workload whose writes meet each class of refusal; those of others meet one of each group.
 pub const SIMPLEST: &str = "plan and apply";
@@ -151,6 +174,7 @@ const PLAIN: Workload = Workload {
     },
     cap: 0,
     meanwhile: Meanwhile::Nothing,
+    meets: Meets::All,
 };
 
 pub const ALL: &[Workload] = &[
@@ -284,6 +308,7 @@ pub const ALL: &[Workload] = &[
             in_place(stage, 'b')?;
             equal("applies", stage.applies(), 2)
         },
+        meets: OF_WEBHOOKS,
         ..PLAIN
     },
     Workload {
@@ -307,6 +332,7 @@ pub const ALL: &[Workload] = &[
         name: "a Terraform and another variable",
         layers: none,
         terraforms: in_one_object,
+        meets: OF_TERRAFORMS,
         acts: &[Act::Change],
         expect: |rest, stage| {
             all_in(rest, LayerState::Idle)?;
@@ -320,6 +346,7 @@ pub const ALL: &[Workload] = &[
         name: "a Terraform that is deleted",
         layers: none,
         terraforms: in_one_object,
+        meets: OF_TERRAFORMS,
         acts: &[Act::Withdraw],
         expect: |rest, stage| {
             equal("Terraforms", rest.terraforms.len(), 0)?;
