@@ -69,7 +69,7 @@ impl Api {
     ) -> Result<Written, Error> {
         let options = json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy.as_str(),
-            "preconditions": {"uid": object.uid, "resourceVersion": object.revision.to_string()},
+            "preconditions": {"uid": object.uid(), "resourceVersion": object.revision.to_string()},
         });
         gone_is_fine(self.send(Method::DELETE, path, "application/json", &options).await)
     }
@@ -88,7 +88,7 @@ impl Api {
     ) -> Result<Written, Error> {
         let mut patch = json!({"metadata": metadata});
         if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert("uid".to_owned(), json!(object.uid));
+            metadata.insert("uid".to_owned(), json!(object.uid()));
             metadata.insert("resourceVersion".to_owned(), object.revision.to_string().into());
         }
         gone_is_fine(self.send(Method::PATCH, path, "application/merge-patch+json", &patch).await)

@@ -26,6 +26,7 @@ const ORPHAN: &str = "orphan";
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
+    uid: Option<Box<str>>,
     deletion_timestamp: Option<String>,
     #[serde(deserialize_with = "null_as_empty")]
     finalizers: Vec<String>,
@@ -60,6 +61,11 @@ impl Metadata {
         serde_json::from_slice::<Object>(&object.bytes()).map(|object| object.metadata).unwrap_or_default()
     }
 
+    /// The uids of its owners, in their order.
+    fn owners(&self) -> Box<[Box<str>]> {
+        self.owner_references.iter().map(|owner| owner.uid.as_str().into()).collect()
+    }
+
     fn has(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|own| own == finalizer)
     }
@@ -90,19 +96,20 @@ struct Graph {
 impl Graph {
     /// Notes who owns `object` now. O(its owners before and after, log n).
     fn note(&mut self, object: &Stored, queue: &mut Queue<Key>) {
+        let metadata = Metadata::of(object);
+        let owners = metadata.owners();
         let before = self.owners.get(&object.key);
-        if before.map(|owners| &**owners).unwrap_or_default() != &*object.owners {
+        if before.map(|owners| &**owners).unwrap_or_default() != &*owners {
             self.forget(&object.key, queue);
-            for owner in &object.owners {
+            for owner in &owners {
                 self.dependents.entry(owner.clone()).or_default().insert(object.key.clone());
             }
-            if !object.owners.is_empty() {
-                self.owners.insert(object.key.clone(), object.owners.clone());
+            if !owners.is_empty() {
+                self.owners.insert(object.key.clone(), owners.clone());
                 queue.add(object.key.clone());
             }
         }
-        let metadata = Metadata::of(object);
-        if let (true, Some(uid)) = (metadata.waits_for_dependents(), &object.uid) {
+        if let (true, Some(uid)) = (metadata.waits_for_dependents(), &metadata.uid) {
             self.waiting.insert(uid.clone(), object.key.clone());
             // They find their owner waiting, and go.
             self.dependents.get(uid).into_iter().flatten().for_each(|key| queue.add(key.clone()));
@@ -111,7 +118,7 @@ impl Graph {
             queue.add(object.key.clone());
         }
         // A dependent that no longer blocks, or is going itself, may be what its owner waits for.
-        for owner in &object.owners {
+        for owner in &owners {
             if let Some(owner) = self.waiting.get(owner) {
                 queue.add(owner.clone());
             }
@@ -121,7 +128,7 @@ impl Graph {
     /// `object` is gone: its dependents may have to follow, and who waited for it may go. O(its owners and dependents).
     fn gone(&mut self, object: &Stored, queue: &mut Queue<Key>) {
         self.forget(&object.key, queue);
-        if let Some(uid) = &object.uid {
+        if let Some(uid) = &Metadata::of(object).uid {
             self.waiting.remove(uid);
             self.dependents.get(uid).into_iter().flatten().for_each(|key| queue.add(key.clone()));
         }
@@ -184,7 +191,7 @@ enum Owner {
 /// O(owners, or dependents of an object that waits for them).
 fn decide(snapshot: &Snapshot, catalog: &dyn Catalog, object: &Stored, dependents: &[Key]) -> Decision {
     let metadata = Metadata::of(object);
-    let uid = object.uid.as_deref().unwrap_or_default();
+    let uid = metadata.uid.as_deref().unwrap_or_default();
     if metadata.leaves_orphans() {
         return Decision::Orphan { dependents: dependents.to_vec() };
     }
@@ -259,9 +266,9 @@ fn observe_owner(
         Scope::Namespaced => &*dependent.key.namespace,
     };
     let owner = snapshot.get(&Key::new(served.collection, namespace, &reference.name));
-    Some(match owner {
+    Some(match owner.map(|owner| Metadata::of(&owner)) {
         Some(owner) if owner.uid.as_deref() == Some(reference.uid.as_str()) => {
-            if Metadata::of(&owner).waits_for_dependents() { Owner::WaitsForDependents } else { Owner::Stays }
+            if owner.waits_for_dependents() { Owner::WaitsForDependents } else { Owner::Stays }
         }
         _ => Owner::Absent,
     })
@@ -302,7 +309,7 @@ impl Reactor for Collector {
     fn look(&self, key: Key) -> impl Future<Output = Result<Outcome, Error>> + Send + 'static {
         let snapshot = self.store.snapshot();
         let object = snapshot.get(&key);
-        let uid = object.as_ref().and_then(|object| object.uid.clone()).unwrap_or_default();
+        let uid = object.as_ref().and_then(|object| Metadata::of(object).uid).unwrap_or_default();
         let dependents = self.graph.dependents_of(&uid);
         let (api, catalog) = (self.api.clone(), Arc::clone(&self.catalog));
         async move {
@@ -351,7 +358,7 @@ async fn act(
             release(api, &path(object)?, object, finalizer).await?;
         }
         Decision::Orphan { dependents } => {
-            let uid = object.uid.as_deref().unwrap_or_default().to_owned();
+            let uid = object.uid().unwrap_or_default().into_string();
             for dependent in dependents.iter().filter_map(|key| snapshot.get(key)) {
                 disown(api, &path(&dependent)?, &dependent, std::slice::from_ref(&uid)).await?;
             }

@@ -1,7 +1,7 @@
 //! Keys, stored objects and the operations on them. JSON is read here once per write, to take out what is looked up
 //! often; nothing here knows about files or other objects.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -56,27 +56,43 @@ impl fmt::Display for Key {
     }
 }
 
-/// The labels of an object, sorted by key.
+/// The labels of an object, sorted by key, in one piece of memory: each word behind its length. Most objects have a few, and there are
+/// many objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Labels(Box<[(Box<str>, Box<str>)]>);
+pub struct Labels(Box<[u8]>);
 
 impl Labels {
+    fn new(labels: &BTreeMap<Cow<'_, str>, Cow<'_, str>>) -> Self {
+        let mut words =
+            Vec::with_capacity(labels.iter().map(|(key, value)| key.len() + value.len() + 16).sum());
+        for word in labels.iter().flat_map(|(key, value)| [key, value]) {
+            words.extend_from_slice(&word.len().to_ne_bytes());
+            words.extend_from_slice(word.as_bytes());
+        }
+        Self(words.into())
+    }
+
+    /// O(labels of the object).
     pub fn get(&self, key: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
-        self.0.get(at).map(|(_, value)| &**value)
+        self.iter().find(|(found, _)| *found == key).map(|(_, value)| value)
     }
 
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut rest = &*self.0;
+        std::iter::from_fn(move || Some((word(&mut rest)?, word(&mut rest)?)))
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Takes the first word off.
+fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let (length, behind) = rest.split_first_chunk()?;
+    let (word, behind) = behind.split_at_checked(usize::from_ne_bytes(*length))?;
+    *rest = behind;
+    std::str::from_utf8(word).ok()
 }
 
 /// One object at one revision.
@@ -85,10 +101,7 @@ pub struct Stored {
     pub key: Key,
     pub revision: u64,
     pub(super) body: Body,
-    pub uid: Option<Box<str>>,
     pub labels: Labels,
-    /// The uids in `metadata.ownerReferences`, in their order.
-    pub owners: Box<[Box<str>]>,
     /// Of the fields that have an index.
     pub(super) fields: Values,
 }
@@ -109,6 +122,19 @@ impl Stored {
         serde_json::from_slice(&self.bytes()).unwrap_or_default()
     }
 
+    /// Read from the bytes: it is asked for seldom, and there are many objects to keep it of.
+    pub fn uid(&self) -> Option<Box<str>> {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        struct Metadata {
+            uid: Option<Box<str>>,
+        }
+        serde_json::from_slice::<Object>(&self.bytes()).ok()?.metadata.uid
+    }
+
     /// Takes an object back from the bytes that [`Prepared::stored_at`] made of it.
     pub(super) fn from_bytes(
         key: Key,
@@ -116,10 +142,10 @@ impl Stored {
         bytes: &[u8],
         fields: &IndexedFields,
     ) -> Result<Self, serde_json::Error> {
-        let Indexed { uid, labels, owners } = Indexed::read(bytes)?;
+        let labels = read_labels(bytes)?;
         let fields = fields.read(&key.collection, bytes)?;
         let body = Body::new(Bytes::copy_from_slice(bytes));
-        Ok(Self { key, revision, body, uid, labels, owners, fields })
+        Ok(Self { key, revision, body, labels, fields })
     }
 }
 
@@ -157,7 +183,7 @@ pub(super) struct Prepared {
     json: Vec<u8>,
     /// Where in `json` the digits of the revision belong.
     revision_at: usize,
-    indexed: Indexed,
+    labels: Labels,
     fields: Values,
 }
 
@@ -172,9 +198,9 @@ impl Prepared {
             Op::Delete { key, expected, object } => (Demand::Delete { expected }, key, object),
         };
         match serialize(&object) {
-            Ok((json, revision_at, indexed)) => {
+            Ok((json, revision_at, labels)) => {
                 let fields = fields.values(&key.collection, &object);
-                Ok(Self { demand, key, json, revision_at, indexed, fields })
+                Ok(Self { demand, key, json, revision_at, labels, fields })
             }
             Err(reason) => Err(WriteError::Malformed { key, reason }),
         }
@@ -192,13 +218,12 @@ impl Prepared {
         bytes.extend_from_slice(head);
         bytes.extend_from_slice(digits.as_bytes());
         bytes.extend_from_slice(tail);
-        let Indexed { uid, labels, owners } = self.indexed;
-        Stored { key, revision, body: Body::new(bytes.into()), uid, labels, owners, fields: self.fields }
+        Stored { key, revision, body: Body::new(bytes.into()), labels: self.labels, fields: self.fields }
     }
 }
 
-/// The JSON of `object` with an empty `metadata.resourceVersion`, where that is, and what is looked up often.
-fn serialize(object: &Value) -> Result<(Vec<u8>, usize, Indexed), String> {
+/// The JSON of `object` with an empty `metadata.resourceVersion`, where that is, and its labels, which are looked up often.
+fn serialize(object: &Value) -> Result<(Vec<u8>, usize, Labels), String> {
     if deeper_than(object, MAX_DEPTH) {
         return Err(format!("it is nested more than {MAX_DEPTH} levels deep"));
     }
@@ -206,9 +231,9 @@ fn serialize(object: &Value) -> Result<(Vec<u8>, usize, Indexed), String> {
     let mut json = Vec::with_capacity(1024);
     let revision_at = write_fields(&mut json, fields).map_err(|error| error.to_string())?;
     // Reading back what will be read at the next start makes sure that it can be read then.
-    let indexed = Indexed::read(&json).map_err(|error| format!("its metadata is not valid: {error}"))?;
+    let labels = read_labels(&json).map_err(|error| format!("its metadata is not valid: {error}"))?;
     json.shrink_to_fit();
-    Ok((json, revision_at, indexed))
+    Ok((json, revision_at, labels))
 }
 
 fn write_fields(json: &mut Vec<u8>, fields: &Map<String, Value>) -> Result<usize, serde_json::Error> {
@@ -258,43 +283,20 @@ fn deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// What is taken out of an object's JSON, so that selecting by it does not parse.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Indexed {
-    uid: Option<Box<str>>,
-    labels: Labels,
-    owners: Box<[Box<str>]>,
-}
-
-impl Indexed {
-    fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Object {
-            metadata: Metadata,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            uid: Option<Box<str>>,
-            labels: Option<std::collections::BTreeMap<Box<str>, Box<str>>>,
-            owner_references: Option<Vec<Owner>>,
-        }
-        #[derive(Deserialize)]
-        struct Owner {
-            uid: Box<str>,
-        }
-        let Object { metadata } = serde_json::from_slice(json)?;
-        Ok(Self {
-            uid: metadata.uid,
-            labels: Labels(metadata.labels.unwrap_or_default().into_iter().collect()),
-            owners: metadata
-                .owner_references
-                .unwrap_or_default()
-                .into_iter()
-                .map(|owner| owner.uid)
-                .collect(),
-        })
+/// Takes the labels out of an object's JSON, so that selecting by them does not parse.
+fn read_labels(json: &[u8]) -> Result<Labels, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
     }
+    #[derive(Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow)]
+        labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    }
+    let Object { metadata } = serde_json::from_slice(json)?;
+    Ok(metadata.labels.as_ref().map(Labels::new).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -348,18 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn uid_labels_and_owners_are_taken_out_and_found_again_in_the_bytes() {
+    fn labels_are_taken_out_and_found_again_in_the_bytes() {
         let object = json!({"metadata": {
-            "uid": "u-1",
-            "labels": {"b": "2", "a": "1"},
-            "ownerReferences": [{"uid": "o-2", "kind": "X"}, {"uid": "o-1"}],
+            "labels": {"b": "2", "a": "", "\u{e9}\n": "\"x"},
             "managedFields": [{"fieldsV1": {"f:metadata": {}}}],
         }});
         let stored = stored(object, 3);
-        assert_eq!(stored.uid.as_deref(), Some("u-1"));
-        assert_eq!(stored.labels.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+        assert_eq!(stored.labels.iter().collect::<Vec<_>>(), [("a", ""), ("b", "2"), ("\u{e9}\n", "\"x")]);
         assert_eq!((stored.labels.get("b"), stored.labels.get("c")), (Some("2"), None));
-        assert_eq!(stored.owners.iter().map(|uid| &**uid).collect::<Vec<_>>(), ["o-2", "o-1"]);
         assert_eq!(Stored::from_bytes(key(), 3, &stored.bytes(), &IndexedFields::default()).unwrap(), stored);
     }
 
