@@ -217,6 +217,13 @@ pub struct TerraformStatus {
     /// What the code gives out, by name: texts as they are, all else as JSON. In the place of what is sensitive stands where it is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub output: BTreeMap<String, String>,
+    /// The URLs of the cluster's Ingresses, by namespace, as far as the administrator lets them be told.
+    #[serde(default, rename = "ingressURLs", skip_serializing_if = "BTreeMap::is_empty")]
+    pub ingress_urls: BTreeMap<String, Vec<String>>,
+    /// The logins of Argo CD and Grafana, where one of them is found in the cluster. In the place of what is secret stands where it is, unless
+    /// the administrator lets it be shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<WorkloadCredentials>,
     /// What `postDeploy` printed after the last deploy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "printed_schema")]
@@ -224,6 +231,23 @@ pub struct TerraformStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::list_schema")]
     pub conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadCredentials {
+    /// Who logs in to Argo CD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argocd_username: Option<String>,
+    /// The password, or which key of which Secret holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argocd_password: Option<String>,
+    /// Who logs in to Grafana, or which key of which Secret says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grafana_username: Option<String>,
+    /// The password, or which key of which Secret holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grafana_password: Option<String>,
 }
 
 fn printed_schema(_: &mut SchemaGenerator) -> Schema {

@@ -25,6 +25,7 @@ mod scope;
 mod sizes;
 mod source;
 mod status;
+mod surroundings;
 mod turn;
 
 use std::future::Future;
@@ -65,6 +66,7 @@ pub use scope::Namespaces;
 pub use sizes::Sizes;
 pub use source::{Branch, Desk, Followed, ImageAt, Place, Reader, Waiting};
 pub use sources::{Interest, Module};
+pub use surroundings::Surroundings;
 pub use turn::Turns;
 
 /// What every reconcile can reach.
@@ -88,6 +90,8 @@ pub struct Context {
     /// What happened to layers of late, for notifications, and what of it is on its way to whom.
     pub board: Arc<Board>,
     pub outbox: Arc<Outbox>,
+    /// What Terraforms tell of the cluster around them.
+    pub surroundings: Arc<Surroundings>,
     /// Read once; what digests of variables are made with.
     pub digest_key: Arc<OnceCell<DigestKey>>,
     /// Randomness comes in here and nowhere else.
@@ -120,6 +124,7 @@ impl Context {
             outputs: Arc::default(),
             board: Arc::default(),
             outbox: Arc::default(),
+            surroundings: Arc::default(),
             digest_key: Arc::default(),
             random: ask_the_system,
             events: Arc::default(),
@@ -283,6 +288,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         .for_each(|result| async move { log("Repo", result) });
 
     let (terraforms, _) = terraform_feed.controller(concern::terraform);
+    let looking_around = context.surroundings.work(&context, terraforms.store(), stop.clone());
     let terraforms = terraforms
         .with_config(options())
         .watches_stream(
@@ -399,7 +405,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             counting,
             posting,
             sending,
-            references
+            references,
+            looking_around
         );
         told.cancel();
     };

@@ -101,6 +101,8 @@ pub struct Settings {
     pub backends: Backends,
     /// What repositories and layers may ask of their runners.
     pub overrides: Allowed,
+    /// What Terraforms say of the cluster around them.
+    pub told: door::surroundings::Told,
 }
 
 impl Settings {
@@ -116,6 +118,7 @@ impl Settings {
             runner,
             backends: Backends::default(),
             overrides: Allowed::default(),
+            told: door::surroundings::Told::default(),
         };
         settings.allow(Allowed::default());
         settings

@@ -17,6 +17,7 @@ use crate::image_sources::ImageSources;
 use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
 use crate::source_limits::SourceLimits;
+use crate::surroundings::Surroundings;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -182,6 +183,8 @@ pub(crate) struct Up {
     pub backend_files: BackendFiles,
     #[command(flatten)]
     pub runner_overrides: RunnerOverrides,
+    #[command(flatten)]
+    pub surroundings: Surroundings,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -252,6 +255,8 @@ pub(crate) struct Controller {
     pub backend_files: BackendFiles,
     #[command(flatten)]
     pub runner_overrides: RunnerOverrides,
+    #[command(flatten)]
+    pub surroundings: Surroundings,
 }
 
 impl Up {

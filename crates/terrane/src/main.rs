@@ -19,6 +19,7 @@ mod runner_overrides;
 mod signs;
 mod source_limits;
 mod stored;
+mod surroundings;
 mod tool_service;
 mod traffic;
 mod up;

@@ -8,6 +8,27 @@ terraform_gives() { terraform_is Completed && [[ $(kubectl --namespace default g
 # terraform_reads URL
 terraform_reads() { [[ $(kubectl --namespace default get terraformrepository/workload --output 'jsonpath={.spec.repository.url}') == "$1" ]]; }
 
+# terraform_tells PATH VALUE
+terraform_tells() { [[ $(kubectl --namespace default get terraform/workload --output "jsonpath={.status.$1}") == "$2" ]]; }
+
+# An Ingress of another namespace, and what leads to Argo CD; neither is anybody's here.
+surroundings() {
+    cat <<YAML
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: shop, namespace: kube-public}
+spec:
+  tls: [{hosts: [shop.example]}]
+  rules:
+    - {host: shop.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: shop, port: {number: 80}}}}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: argocd-server, namespace: kube-public, labels: {app.kubernetes.io/name: argocd-server}}
+spec: {ports: [{port: 443}]}
+YAML
+}
+
 # terraform_manifest GREETING: the directory stands behind the repository in its URL, and the login is found by that URL.
 terraform_manifest() {
     cat <<YAML
@@ -42,6 +63,12 @@ check_terraform() {
     eventually 120 "a Terraform is deployed" terraform_gives greeting "Hello from a workload"
     equal "what is sensitive is named" "*** (sensitive; key word of Secret workload-outputs)" \
         "$(kubectl --namespace default get terraform/workload --output 'jsonpath={.status.output.word}')"
+    surroundings | kubectl apply --filename - >/dev/null
+    eventually 60 "it tells where Ingresses answer" terraform_tells ingressURLs.kube-public '["https://shop.example"]'
+    eventually 60 "and where the login of Argo CD is" terraform_tells credentials.argocdPassword \
+        "*** (key password of Secret argocd-initial-admin-secret of namespace kube-public)"
+    surroundings | kubectl delete --filename - >/dev/null
+    eventually 60 "until they are gone" terraform_tells ingressURLs ""
     runs=$(kubectl --namespace default get terraformruns --field-selector spec.layer.name=workload --output name | wc -l)
     terraform_manifest "Hello from a workload" | kubectl apply --server-side --filename - >/dev/null
     terraform_manifest "Hello again" | kubectl apply --server-side --filename - >/dev/null

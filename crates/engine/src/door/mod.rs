@@ -8,5 +8,6 @@ mod place;
 mod ready;
 pub mod repo;
 mod rounds;
+pub mod surroundings;
 pub mod terraform;
 mod workload;

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::child::{build_child, build_patch, difference, is_ours, may_change};
 use super::place::Place;
 use super::ready::{Progress, Ready, in_the_way, of_layer, unreadable};
+use super::surroundings::{self, Surroundings, Told};
 use super::workload::{POST_DEPLOY, Problem, Wish, applies_by_itself, image_name, outputs_name, wish};
 use crate::{Wake, later};
 
@@ -29,6 +30,9 @@ pub struct Observed<'a> {
     pub layer: Option<&'a TerraformLayer>,
     /// What the layer has written of its outputs.
     pub outputs: &'a Given,
+    pub surroundings: &'a Surroundings,
+    /// What of those may be told.
+    pub told: &'a Told,
 }
 
 /// Outputs as they were written for the layer.
@@ -231,6 +235,8 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     tell_of_image(seen, &mut status);
     let after = post_deploy(seen, &mut status);
     status.output = if is_deployed(&ready) { outputs(seen) } else { status.output };
+    let own = terraform.metadata.namespace.as_deref().unwrap_or_default();
+    surroundings::tell(seen.told, seen.surroundings, own, &mut status);
     let (state, message) = state(seen, &ready, after);
     status.state = Some(state);
     status.message = Some(format!("{message}{}", image_words(seen, wish.as_ref().ok())));
@@ -242,6 +248,10 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
             Wake::At(round_ends(seen))
         }
         Ok(_) | Err(_) => Wake::OnChange,
+    };
+    let wake = match surroundings::shows_values(seen.surroundings) {
+        true => wake.sooner(Wake::At(later(seen.now, surroundings::LOOK_AGAIN))),
+        false => wake,
     };
     Report { status, wake, let_go: false }
 }

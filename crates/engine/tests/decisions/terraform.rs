@@ -8,6 +8,7 @@ use api::layer::{DeletionPolicy, TerraformLayerStatus};
 use api::repository::TerraformRepositoryStatus;
 use api::terraform::WorkloadState;
 use api::{Terraform, TerraformLayer, TerraformRepository, WORKLOAD_FINALIZER};
+use engine::door::surroundings::{Surroundings, Told};
 use engine::door::terraform::{Effect, Given, Observed, Refused, Report, decide, report};
 use engine::{Wake, later};
 use jiff::Timestamp;
@@ -23,6 +24,8 @@ struct Scene {
     repository: Option<TerraformRepository>,
     layer: Option<TerraformLayer>,
     outputs: Given,
+    surroundings: Surroundings,
+    told: Told,
     gone: bool,
 }
 
@@ -37,6 +40,8 @@ fn scene(spec: Value) -> Scene {
         repository: None,
         layer: None,
         outputs: Given::default(),
+        surroundings: Surroundings::default(),
+        told: Told::default(),
         gone: false,
     }
 }
@@ -59,6 +64,8 @@ impl Scene {
             repository: self.repository.as_ref(),
             layer: self.layer.as_ref(),
             outputs: &self.outputs,
+            surroundings: &self.surroundings,
+            told: &self.told,
         }
     }
 

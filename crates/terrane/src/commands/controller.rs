@@ -119,6 +119,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.image_interval = options.image_sources.interval();
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
+    settings.told = options.surroundings.told(engine::door::surroundings::Whose::Nobodys);
     Ok(ControllersRole {
         client,
         namespaces: options.area.namespaces(),

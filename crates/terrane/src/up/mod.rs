@@ -237,6 +237,7 @@ fn controllers(
     settings.image_interval = options.image_sources.interval();
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
+    settings.told = options.surroundings.told(engine::door::surroundings::Whose::All);
     Ok(ControllersRole {
         client,
         namespaces: Namespaces::All,

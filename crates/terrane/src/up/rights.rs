@@ -68,6 +68,8 @@ fn controller_rules() -> Value {
         { "apiGroups": [GROUP], "resources": ["terraformrepositories/status", "terraformlayers/status", "terraformruns/status", "terraformapprovals/status", "terraformnotifications/status", "repos/status"], "verbs": ["update"] },
         { "apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "create"] },
         { "apiGroups": ["batch"], "resources": ["jobs/status"], "verbs": ["update"] },
+        { "apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"] },
+        { "apiGroups": ["networking.k8s.io"], "resources": ["ingresses"], "verbs": ["list", "watch"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": [""], "resources": ["secrets", "configmaps"], "verbs": ["get", "list", "watch", "create", "patch", "delete"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "update"] },

@@ -1,5 +1,6 @@
 //! Terrane without a right over the cluster: on a real kube-apiserver, with nothing but the Roles that the chart renders for two
-//! namespaces, a plan runs and is recorded, people see what they may, and tokens that prove nothing are refused.
+//! namespaces, a plan runs and is recorded, a Terraform tells what is around it, people see what they may, and tokens that prove nothing
+//! are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +10,13 @@ use std::process::Command;
 
 use api::run::RunState;
 use api::text::Sha256;
-use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{SYSTEM_NAMESPACE, Terraform, TerraformLayer, TerraformRepository, TerraformRun};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use testkit::cluster::{Controllers, Disk, Options, RealCluster};
@@ -179,7 +181,16 @@ macro_rules! within {
         }
     )*};
 }
-within!(RoleBinding, ServiceAccount, TerraformLayer, TerraformRepository);
+within!(
+    Ingress,
+    RoleBinding,
+    Secret,
+    Service,
+    ServiceAccount,
+    Terraform,
+    TerraformLayer,
+    TerraformRepository
+);
 
 async fn ask(url: &str, token: &str) -> (u16, String) {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -221,6 +232,8 @@ async fn by_the_roles_of_two_namespaces_alone_a_plan_runs_and_tokens_that_prove_
             "--allow-local-sources".to_owned(),
             // So that runners are counted, in each of the namespaces.
             "--max-runner-pods=2".to_owned(),
+            "--surroundings=all".to_owned(),
+            "--show-credentials=team-b/grafana".to_owned(),
             format!("--git-dir={}", in_place("git")),
         ],
     ]
@@ -237,6 +250,7 @@ async fn by_the_roles_of_two_namespaces_alone_a_plan_runs_and_tokens_that_prove_
     ground.kubectl(&["taint", "nodes", "machine.example", "node.kubernetes.io/not-ready-"]);
 
     let run = a_plan_runs(&ground).await;
+    what_is_around_is_told(&ground).await;
     let people = format!("http://{}", ground.address("server", &mut server).await);
     people_see_what_they_may(&ground, &people, &run).await;
     tokens_that_prove_nothing_are_refused(&ground, &artefacts, &pod).await;
@@ -282,6 +296,62 @@ async fn a_plan_runs(ground: &Ground) -> TerraformRun {
     let result = run.status.as_ref().and_then(|status| status.result.as_ref()).unwrap();
     assert!(result.plan_sha256.is_some(), "what it planned is recorded: {result:?}");
     run
+}
+
+/// A Terraform tells where Ingresses answer and where logins are, and of Secrets shows the one that was named.
+async fn what_is_around_is_told(ground: &Ground) {
+    let terraform = json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "metadata": { "name": "workload" },
+        "spec": { "gitRepo": { "url": "file:///nowhere" } },
+    });
+    ground.create::<Terraform>(Some(TENANT), terraform).await;
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    let paths = json!({ "paths": [{ "path": "/", "pathType": "Prefix", "backend": backend }] });
+    let rules = ["shop.example", "plain.example"].map(|host| json!({ "host": host, "http": paths }));
+    let ingress = json!({
+        "metadata": { "name": "web" },
+        "spec": { "tls": [{ "hosts": ["shop.example"] }], "rules": rules },
+    });
+    ground.create::<Ingress>(Some("team-b"), ingress).await;
+    for (namespace, name) in [(TENANT, "argocd-server"), ("team-b", "grafana")] {
+        let metadata = json!({ "name": name, "labels": { "app.kubernetes.io/name": name } });
+        let service = json!({ "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } });
+        ground.create::<Service>(Some(namespace), service).await;
+        // Both can be read here, and one of them is to be shown.
+        let secret = if namespace == TENANT { "argocd-initial-admin-secret" } else { name };
+        let data = json!({ "password": "hidden", "admin-user": "root", "admin-password": "swordfish" });
+        let secret = json!({ "metadata": { "name": secret }, "stringData": data });
+        ground.create::<Secret>(Some(namespace), secret).await;
+    }
+    let terraforms = Api::<Terraform>::namespaced(ground.client.clone(), TENANT);
+    let expected = json!({
+        "argocdUsername": "admin",
+        "argocdPassword": "*** (key password of Secret argocd-initial-admin-secret of namespace team-a)",
+        "grafanaUsername": "root", "grafanaPassword": "swordfish",
+    });
+    let urls = json!({ "team-b": ["http://plain.example", "https://shop.example"] });
+    // The Secret comes after its Service here, and is looked at again with the next change.
+    terraforms
+        .patch(
+            "workload",
+            &PatchParams::default(),
+            &Patch::Merge(json!({ "spec": { "variables": { "a": "b" } } })),
+        )
+        .await
+        .unwrap();
+    until("the Terraform tells what is around it", async || {
+        let status = serde_json::to_value(terraforms.get("workload").await.ok()?.status?).unwrap();
+        (status["ingressURLs"] == urls && status["credentials"] == expected).then_some(())
+    })
+    .await;
+    Api::<Ingress>::namespaced(ground.client.clone(), "team-b")
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    until("and what is gone is told no more", async || {
+        terraforms.get("workload").await.ok()?.status?.ingress_urls.is_empty().then_some(())
+    })
+    .await;
 }
 
 async fn people_see_what_they_may(ground: &Ground, server: &str, run: &TerraformRun) {

@@ -30,12 +30,15 @@ pub(crate) async fn reconcile(
     let layers = Api::<TerraformLayer>::namespaced(client(), &namespace);
     let layer = layers.get_opt(&name).await.map_err(doing("read the Terraform's layer"))?;
     let outputs = observe_outputs(&terraform, layer.as_ref(), &namespace, &context).await?;
+    let surroundings = context.surroundings.observe(&context).await?;
     let seen = Observed {
         now: (context.now)(),
         terraform: &terraform,
         repository: repository.as_ref(),
         layer: layer.as_ref(),
         outputs: &outputs,
+        surroundings: &surroundings,
+        told: &context.settings.told,
     };
     let effects = decide(&seen);
     let is_new = effects.first() == Some(&Effect::AddFinalizer);
