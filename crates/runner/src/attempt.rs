@@ -156,15 +156,15 @@ impl Work<'_> {
             None => self.check_fresh(plan, ready).await?,
         }
         self.hooks(before, ready, outputs).await?;
-        let ending = match script {
+        let (ending, printed) = match script {
             Some(script) => {
-                let message = self.run_script(script, ready).await?;
-                Ending { exit_code: 0, ..Ending::failed(Reason::Succeeded, message) }
+                let (message, printed) = self.run_script(script, ready).await?;
+                (Ending { exit_code: 0, ..Ending::failed(Reason::Succeeded, message) }, printed)
             }
-            None => self.apply(ready, plan).await?,
+            None => (self.apply(ready, plan).await?, api::outputs::Outputs::new()),
         };
         self.hooks(after, ready, outputs).await?;
-        self.keep_outputs(ready).await;
+        self.keep_outputs(ready, printed).await;
         Ok(ending)
     }
 

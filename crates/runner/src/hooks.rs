@@ -20,6 +20,8 @@ use crate::inputs::write_private;
 const SHELL: &str = "/bin/sh";
 /// What of an output stands in a status, which every reader of the layer gets each time.
 const OUTPUT_LIMIT: usize = 8 * 1024;
+/// The longest last line of a script that outputs are read from.
+const LINE_LIMIT: usize = 32 * 1024;
 /// How long a hook may take to stop. A script has the time that the tool has.
 const HOOK_GRACE: Duration = Duration::from_secs(30);
 /// What a file begins with that is a program itself.
@@ -68,6 +70,8 @@ pub(crate) struct Said {
     /// It was stopped because it took longer than this.
     pub(crate) overdue: Option<Duration>,
     out: String,
+    /// The last line that says something, or how long it is where that is too long to be kept.
+    pub(crate) last: Result<String, usize>,
 }
 
 impl Work<'_> {
@@ -189,8 +193,12 @@ impl Work<'_> {
         arguments.extend(command.arguments.iter().map(OsString::from));
         arguments.extend(self.arguments_from(command, &surroundings));
         let mut out = String::new();
+        let mut last = Ok(String::new());
         let mut lines = |stream: Stream, line: &str| {
             self.log.line(line);
+            if stream == Stream::Out && !line.trim().is_empty() {
+                last = if line.len() > LINE_LIMIT { Err(line.len()) } else { Ok(line.to_owned()) };
+            }
             if stream == Stream::Out && out.len() <= OUTPUT_LIMIT {
                 out.push_str(line);
                 out.push('\n');
@@ -200,7 +208,7 @@ impl Work<'_> {
             run(&program, &arguments, &ready.dir, surroundings, command.timeout, &mut lines)
                 .await
                 .map_err(|error| Ending::failed(unstarted, format!("{name}: {error}")))?;
-        Ok(Said { ended, overdue, out })
+        Ok(Said { ended, overdue, out, last })
     }
 
     fn unreadable(&self, path: &api::text::LayerPath, name: &str) -> Ending {

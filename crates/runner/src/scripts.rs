@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use api::attempt::Reason;
+use api::outputs::Outputs;
 use api::run::{Mode, PlanSummary};
 use api::text::Sha256;
 use serde::{Deserialize, Serialize};
@@ -76,8 +77,8 @@ impl Work<'_> {
         Err(Ending::failed(Reason::Stale, words))
     }
 
-    /// Runs the script to its end.
-    pub(crate) async fn run_script(&self, script: &Script, ready: &Ready) -> Step<String> {
+    /// Runs the script to its end, and takes down what it gives out.
+    pub(crate) async fn run_script(&self, script: &Script, ready: &Ready) -> Step<(String, Outputs)> {
         self.check_wish()?;
         let name = match self.description.mode {
             Mode::Destroy => "scripts.destroy",
@@ -87,7 +88,9 @@ impl Work<'_> {
         let surroundings = self.told(name, ready)?;
         let said = self.command(&script.command, name, ready, surroundings, Reason::ScriptFailed).await?;
         let rescued = self.rescue_state(ready).await;
-        let Some(words) = failure(&said) else { return Ok(format!("{name} is done.")) };
+        let Some(words) = failure(&said) else {
+            return Ok((format!("{name} is done."), self.printed_outputs(name, &said.last)));
+        };
         let reason = if said.ended.interrupted && said.overdue.is_none() {
             Reason::Interrupted
         } else {

@@ -99,6 +99,15 @@ impl<'a> History<'a> {
         self.newest_first.iter().copied().find(made_it).and_then(Plan::of)
     }
 
+    /// The last apply that ran the script which a plan found done, if it is still kept; retention keeps the last of all. O(runs kept).
+    pub(super) fn script_run(&self, plan: &TerraformRun) -> Option<&'a TerraformRun> {
+        let script = script_of(plan).filter(|_| plan.spec.action == Action::Plan)?;
+        let ran = |run: &&'a TerraformRun| {
+            run.spec.action == Action::Apply && is_in_place(run) && script_of(run) == Some(script)
+        };
+        self.newest_first.iter().copied().find(ran)
+    }
+
     /// Whether the run worked with the variables and the environment that the layer has now.
     pub(super) fn is_given_the_same(&self, run: &TerraformRun) -> bool {
         run.spec.inputs == self.inputs
@@ -169,6 +178,10 @@ fn is_acceptance(run: &TerraformRun) -> bool {
 /// When a run ended and when it was wished for; both are whole seconds in the API.
 fn ended(run: &TerraformRun) -> (Option<Timestamp>, Option<Timestamp>) {
     (finished_at(run), run.metadata.creation_timestamp.as_ref().map(|time| time.0))
+}
+
+fn script_of(run: &TerraformRun) -> Option<&Sha256> {
+    run.status.as_ref()?.result.as_ref()?.script.as_ref()
 }
 
 pub(super) fn is_in_place(run: &TerraformRun) -> bool {

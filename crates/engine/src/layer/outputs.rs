@@ -17,10 +17,12 @@ use crate::{Wake, later};
 /// The condition that tells of them.
 const WRITTEN: &str = "OutputsWritten";
 
-/// The run whose outputs are those of what is in place: the last that made code and infrastructure equal, or accepted drift since.
+/// The run whose outputs are those of what is in place: the last that made code and infrastructure equal, or accepted drift since. Of a
+/// script it is the run of the script itself: a plan that finds nothing to do does not know what the script has printed.
 pub fn gives_outputs(seen: &Observed<'_>) -> Giver {
     let history = History::of(seen);
-    let Some(run) = history.accepted.or(history.in_place) else { return Giver::Nobody };
+    let in_place = history.in_place.map(|run| history.script_run(run).unwrap_or(run));
+    let Some(run) = history.accepted.or(in_place) else { return Giver::Nobody };
     if !run.spec.outputs {
         return Giver::Forgetful;
     }

@@ -63,6 +63,34 @@ fn runs_keep_outputs_where_they_are_asked_for_and_the_newest_in_place_gives_them
 }
 
 #[test]
+fn what_a_script_printed_is_given_by_its_run_and_not_by_a_plan_that_found_it_done() {
+    let mut world = applied(asking());
+    let script = |world: &mut World, word: &str| {
+        let status = world.runs.last_mut().unwrap().status.as_mut().unwrap();
+        status.result.as_mut().unwrap().script = Some(api::text::Sha256::of(word.as_bytes()));
+    };
+    script(&mut world, "deploy");
+    let apply = world.runs.last().unwrap().metadata.name.clone().unwrap();
+    let giver = |world: &World| match gives_outputs(&world.observed()) {
+        Giver::Run { name, .. } => name,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(giver(&world), apply);
+    for round in 0..8 {
+        world.pass(std::time::Duration::from_secs(60));
+        world.annotate(api::annotation::SYNC, &round.to_string());
+        world.step();
+        world.succeed(PlanSummary::default());
+        script(&mut world, "deploy");
+        world.step();
+        assert_eq!(giver(&world), apply, "it is kept as long as it gives");
+    }
+    // Another script was never run: there is only what the tool says.
+    script(&mut world, "another");
+    assert_ne!(giver(&world), apply);
+}
+
+#[test]
 fn a_layer_is_ready_when_its_outputs_are_written() {
     let mut world = applied(asking());
     stand(&mut world, Standing::Waiting);

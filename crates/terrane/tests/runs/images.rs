@@ -195,10 +195,12 @@ async fn the_manifest_of_seed_001_deploys_an_image_and_destroys_it_as_it_was_wri
     let status = done.status.clone().unwrap();
     let shown = format!("image docker.io/{path}:1.0.0@{first}");
     assert!(status.message.as_ref().unwrap().contains(&shown), "{:?}", status.message);
-    assert_eq!(
-        serde_json::to_value(&status.output).unwrap(),
-        json!({ "vpc_cidr": "10.1.0.0/16", "db_instance_address": "" })
-    );
+    let given = json!({
+        "vpc_cidr": "10.1.0.0/16", "db_instance_address": "",
+        // By the script's last line.
+        "service_account_role_arn": "arn:aws:iam::111122223333:role/staging",
+    });
+    assert_eq!(serde_json::to_value(&status.output).unwrap(), given);
     let instance = json!({
         "InstanceID": "i-1234567890abcdef0", "State": "running", "Workspace": "default", "Region": "eu-central-1",
     });
@@ -210,6 +212,24 @@ async fn the_manifest_of_seed_001_deploys_an_image_and_destroys_it_as_it_was_wri
     let again = apply(&client, WORKLOAD).await;
     assert_eq!(again.metadata.generation, made.metadata.generation);
     assert_eq!(runs(&client, Action::Apply).await.len(), applies);
+
+    // A plan that finds nothing to do knows nothing of what the script has printed, and takes nothing of it away.
+    ask(&client, name, "0").await;
+    until("a plan finds nothing to do", || async {
+        let plans = runs(&client, Action::Plan).await;
+        let is_done =
+            |run: &TerraformRun| run.status.as_ref().is_some_and(|status| status.finished_at.is_some());
+        (plans.len() == 2 && plans.iter().all(is_done)).then_some(())
+    })
+    .await;
+    let kept = layer_until(&client, name, "the plan is told", |layer| {
+        let status = layer.status.as_ref().unwrap();
+        status.last_sync.as_deref() == Some("0") && condition::is_true(&status.conditions, "Ready")
+    })
+    .await;
+    assert!(condition::is_true(&kept.status.unwrap().conditions, "OutputsWritten"));
+    let kept = terraform_until(&client, name, "nothing changed", is_completed).await;
+    assert_eq!(serde_json::to_value(&kept.status.unwrap().output).unwrap(), given);
 
     // A newer version within the constraint is deployed once the registry is asked.
     let newer = [&files[..], &[file("app/new", "1")]].concat();
