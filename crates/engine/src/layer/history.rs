@@ -56,8 +56,10 @@ impl<'a> History<'a> {
             std::cmp::Reverse((
                 finished_at(run).unwrap_or(Timestamp::MAX),
                 created,
-                // Times of the API are whole seconds. Of what is equal, the runs of the relevant commit came last, and an apply
-                // after its plan.
+                // Times of the API are whole seconds. Of what is equal, what was written last came last: nobody writes a run that
+                // has ended.
+                written(run),
+                // Where versions are no numbers, the runs of the relevant commit came last, and an apply after its plan.
                 Some(&run.spec.layer.revision) == relevant,
                 run.spec.action == Action::Apply,
                 run.metadata.name.clone(),
@@ -178,6 +180,11 @@ fn is_acceptance(run: &TerraformRun) -> bool {
 /// When a run ended and when it was wished for; both are whole seconds in the API.
 fn ended(run: &TerraformRun) -> (Option<Timestamp>, Option<Timestamp>) {
     (finished_at(run), run.metadata.creation_timestamp.as_ref().map(|time| time.0))
+}
+
+/// Versions of objects are numbers that grow in every API server there is. Where one is not, nothing is concluded.
+fn written(run: &TerraformRun) -> Option<u64> {
+    run.metadata.resource_version.as_ref()?.parse().ok()
 }
 
 fn script_of(run: &TerraformRun) -> Option<&Sha256> {

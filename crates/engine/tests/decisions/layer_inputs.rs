@@ -18,8 +18,12 @@ fn last(world: &World) -> &TerraformRun {
 
 /// A layer whose commit is applied with the inputs `one`.
 fn applied() -> World {
+    applied_with("one")
+}
+
+fn applied_with(word: &str) -> World {
     let mut world = world().auto_apply();
-    world.inputs = given("one");
+    world.inputs = given(word);
     world.step();
     world.succeed(adds(1));
     world.step();
@@ -60,6 +64,32 @@ fn other_inputs_lead_to_a_plan_of_the_same_commit_that_is_no_drift() {
     world.inputs = given("one");
     world.step();
     assert_eq!(world.runs.len(), runs + 1);
+}
+
+#[test]
+fn runs_of_one_commit_that_end_in_the_same_second_are_told_apart_by_their_inputs() {
+    // Names are hashes: of some of these pairs the first sorts before the second, of others behind it.
+    let words = ["one", "two", "three", "four"];
+    for (first, second) in words.iter().flat_map(|first| words.iter().map(move |second| (first, second))) {
+        if first == second {
+            continue;
+        }
+        let mut world = applied_with(first);
+        world.inputs = given(second);
+        world.step();
+        world.succeed(adds(1));
+        world.step();
+        assert_eq!(world.active_action(), Some(Action::Apply), "{first}, {second}: the new plan is applied");
+        assert_eq!(last(&world).spec.inputs, Some(Sha256::of(second.as_bytes())));
+        world.succeed(PlanSummary::default());
+        assert_eq!(world.step().status.state, Some(LayerState::Idle), "{first}, {second}");
+        let runs = world.runs.len();
+        // Back again, still within that second: what is there is the last that was applied.
+        world.inputs = given(first);
+        world.step();
+        assert_eq!(world.runs.len(), runs + 1, "{first}, {second}: the former inputs are planned");
+        assert_eq!(world.active_action(), Some(Action::Plan));
+    }
 }
 
 #[test]

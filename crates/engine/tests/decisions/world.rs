@@ -41,6 +41,8 @@ pub struct World {
     /// The layer was let go.
     pub gone: bool,
     made: u32,
+    /// Writes of runs; each gives a newer version, as the API's do.
+    written: u64,
 }
 
 pub fn commit(letter: char) -> CommitId {
@@ -83,6 +85,7 @@ pub fn world() -> World {
         settings: settings(),
         gone: false,
         made: 0,
+        written: 0,
     }
 }
 
@@ -192,9 +195,15 @@ impl World {
             self.made += 1;
             run.metadata.uid = Some(format!("run-{}", self.made));
             run.metadata.creation_timestamp = Some(Time(self.now));
+            run.metadata.resource_version = Some(self.next_version());
             self.runs.push(run);
         }
         decision
+    }
+
+    fn next_version(&mut self) -> String {
+        self.written += 1;
+        self.written.to_string()
     }
 
     /// As `kubectl delete` does.
@@ -230,7 +239,9 @@ impl World {
     pub fn succeed_finding(&mut self, summary: PlanSummary, differences: Differences) {
         let now = self.now;
         let made = self.made;
+        let version = self.next_version();
         let run = self.active().expect("a run to finish");
+        run.metadata.resource_version = Some(version);
         let plan = (run.spec.action == Action::Plan).then(|| Sha256::of(format!("plan {made}").as_bytes()));
         let summary = plan.is_some().then_some(summary);
         finish(run, RunState::Succeeded, "Succeeded", now, summary, plan);
@@ -240,7 +251,9 @@ impl World {
 
     pub fn fail(&mut self, reason: &str) {
         let now = self.now;
+        let version = self.next_version();
         let run = self.active().expect("a run to fail");
+        run.metadata.resource_version = Some(version);
         finish(run, RunState::Failed, reason, now, None, None);
     }
 
