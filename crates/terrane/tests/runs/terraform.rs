@@ -90,7 +90,7 @@ pub(crate) async fn gone(client: &Client, name: &str) {
 }
 
 /// What a runner finds in its environment: a login, where S3 is here, and what of AWS is not to be asked, because there is none of it here.
-fn cloud(server: &S3Server) -> BTreeMap<String, String> {
+pub(crate) fn cloud(server: &S3Server) -> BTreeMap<String, String> {
     let known: BTreeMap<String, String> = server.environment(server.address()).into_iter().collect();
     let unasked = [
         "skip_credentials_validation",

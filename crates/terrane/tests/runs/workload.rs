@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use api::run::Action;
+use api::run::{Action, TriggerKind};
 use api::terraform::WorkloadState;
 use api::{Terraform, TerraformLayer, TerraformRepository, TerraformRun, condition};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -13,10 +14,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use testkit::process::Scratch;
 use testkit::s3::S3Server;
 
 use crate::harness::{Terrane, commit_files, layer_until, runs, until};
-use crate::terraform::{BUCKET, apply, gone, is_completed, resources, terraform_until};
+use crate::terraform::{BUCKET, apply, cloud, gone, is_completed, resources, terraform_until};
 use crate::told;
 
 const MANIFEST: &str = include_str!("../../../../examples/terraform/workload.yaml");
@@ -103,7 +105,10 @@ pub(crate) async fn the_example_is_deployed_kept_and_destroyed(
     assert_eq!(layer.spec.path.as_str(), "live");
     fields_are_whose_they_should_be(&done, &repository, &layer);
 
+    others_add_fields(client).await;
+    drift_is_found_at_its_time_and_put_right_by_the_script(client, terrane, server).await;
     what_cannot_be_kept_is_refused(client).await;
+    what_others_added_is_kept(client).await;
     a_first_line_counts_in_a_config_map_too(client, terrane).await;
     gone(client, "workload").await;
     assert!(resources(server, "workload").is_empty(), "all is destroyed");
@@ -149,6 +154,130 @@ fn fields_are_whose_they_should_be(
         "spec.writeOutputsTo",
     ];
     assert_eq!(owned(&layer.metadata), names(&[&made[..], &set].concat()));
+}
+
+/// Somebody else's, by server-side apply as Argo CD does it, of each kind: what the door itself never sets.
+fn added(kind: &str) -> Value {
+    let spec = match kind {
+        "TerraformRepository" => json!({ "pollInterval": "7m" }),
+        "TerraformLayer" => json!({ "drift": { "onDrift": "revert" }, "runHistoryPolicy": { "runs": 20 } }),
+        _ => Value::Null,
+    };
+    let group = if kind == "Terraform" { api::WORKLOAD_GROUP } else { api::GROUP };
+    let mut object = json!({
+        "apiVersion": format!("{group}/{}", api::VERSION), "kind": kind,
+        "metadata": {
+            "name": "workload", "labels": { "team": "payments" }, "annotations": { "example.org/note": "theirs" },
+        },
+    });
+    if !spec.is_null() {
+        object["spec"] = spec;
+    }
+    object
+}
+
+async fn add<K>(client: &Client, kind: &str) -> K
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let objects = Api::<K>::namespaced(client.clone(), "default");
+    objects.patch("workload", &PatchParams::apply(OTHER), &Patch::Apply(added(kind))).await.unwrap()
+}
+
+const OTHER: &str = "argocd-controller";
+
+async fn others_add_fields(client: &Client) {
+    add::<TerraformRepository>(client, "TerraformRepository").await;
+    add::<TerraformLayer>(client, "TerraformLayer").await;
+    // Of the door itself only what is no part of its manifest: its spec is whoever applies that.
+    add::<Terraform>(client, "Terraform").await;
+}
+
+/// After the door has changed what it made several times, all of it is there, is theirs, and nobody is in their way: what they apply
+/// again, without force, changes nothing.
+async fn what_others_added_is_kept(client: &Client) {
+    async fn check<K>(client: &Client, kind: &str)
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+        K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+    {
+        let objects = Api::<K>::namespaced(client.clone(), "default");
+        let before = objects.get("workload").await.unwrap();
+        let fields = before.meta().managed_fields.iter().flatten();
+        let theirs = fields.clone().filter(|one| one.manager.as_deref() == Some(OTHER)).count();
+        assert_eq!(theirs, 1, "{kind}: {:?}", before.meta().managed_fields);
+        let after = add::<K>(client, kind).await;
+        assert_eq!(after.meta().generation, before.meta().generation, "{kind}");
+        let (mut found, added) = (serde_json::to_value(&before).unwrap(), added(kind));
+        for part in ["labels", "annotations"] {
+            for (key, value) in added["metadata"][part].as_object().unwrap() {
+                assert_eq!(&found["metadata"][part][key], value, "{kind}");
+            }
+        }
+        for (key, value) in added["spec"].as_object().into_iter().flatten() {
+            assert_eq!(&found["spec"][key].take(), value, "{kind}");
+        }
+    }
+    check::<TerraformRepository>(client, "TerraformRepository").await;
+    check::<TerraformLayer>(client, "TerraformLayer").await;
+    check::<Terraform>(client, "Terraform").await;
+}
+
+/// Somebody applies the code by hand, with another region, to the same state. Whoever logs in as the runners do can do that.
+fn change_by_hand(server: &S3Server) {
+    let place = Scratch::new("terrane-by-hand-").unwrap();
+    let backend = format!(
+        "terraform {{\n  backend \"s3\" {{\n    bucket = \"{BUCKET}\"\n    key = \"default/workload/terraform.tfstate\"\n    region = \"us-east-1\"\n  }}\n}}\n"
+    );
+    fs::write(place.path().join("main.tf"), CODE).unwrap();
+    fs::write(place.path().join("backend.tf"), backend).unwrap();
+    for arguments in [&["init"][..], &["apply", "-auto-approve", "-var=region=by-hand"]] {
+        let mut command = Command::new("terraform");
+        command.current_dir(place.path()).envs(cloud(server)).env("CHECKPOINT_DISABLE", "1");
+        let done = command.args(arguments).args(["-input=false", "-no-color"]).output().unwrap();
+        let words = [done.stdout, done.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
+        assert!(done.status.success(), "{arguments:?}: {words:?}");
+    }
+    assert_eq!(what_is_there(server).as_deref(), Some("an app in by-hand"));
+}
+
+fn what_is_there(server: &S3Server) -> Option<String> {
+    let resources = resources(server, "workload");
+    Some(resources.first()?["instances"][0]["attributes"]["input"]["value"].as_str()?.to_owned())
+}
+
+/// What was changed by hand is found at the next look, and the script puts it right.
+async fn drift_is_found_at_its_time_and_put_right_by_the_script(
+    client: &Client,
+    terrane: &Terrane,
+    server: &S3Server,
+) {
+    change_by_hand(server);
+    let applies = applies_of(client, "workload").await.len();
+    patch_layer(client, "workload", json!({ "drift": { "interval": "2s" } })).await;
+    until("the drift is reconciled", || async {
+        (applies_of(client, "workload").await.len() > applies).then_some(())
+    })
+    .await;
+    // Rarely from here on.
+    patch_layer(client, "workload", json!({ "drift": { "interval": null } })).await;
+    until("what is there is what the code says", || async {
+        (what_is_there(server)? == "an app in eu-north-1").then_some(())
+    })
+    .await;
+    let done = terraform_until(client, "workload", "it is deployed again", is_completed).await;
+    assert_eq!(done.status.unwrap().output["app"], "an app in eu-north-1");
+    let plans = runs(client, Action::Plan).await.into_iter();
+    let looked = |run: &TerraformRun| {
+        let result = run.status.as_ref().and_then(|status| status.result.clone());
+        run.spec.layer.name.as_str() == "workload"
+            && run.spec.trigger.kind == TriggerKind::Drift
+            && result.and_then(|result| result.summary).is_some_and(|summary| summary.change == 1)
+    };
+    assert_eq!(plans.filter(looked).count(), 1, "it was found on the interval");
+    let log = log_of_last(client, terrane, "workload").await;
+    assert!(log.contains("deploying to eu-north-1, called with --quick"), "{log}");
 }
 
 /// What `postDeploy` prints is refused with a reason, and what was deployed stays so.
