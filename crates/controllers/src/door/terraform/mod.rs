@@ -36,6 +36,7 @@ pub(crate) async fn reconcile(
         repository: repository.as_ref(),
         layer: layer.as_ref(),
         outputs: &outputs,
+        settings: &context.settings,
     };
     let effects = decide(&seen);
     let is_new = effects.first() == Some(&Effect::AddFinalizer);
