@@ -99,6 +99,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         revision: CommitId::new("a".repeat(40))?,
         bundle: Sha256::of(b"bundle"),
         image: None,
+        build: None,
         path: ".".parse()?,
         workspace: Default::default(),
         tool: None,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::difference::Differences;
-use crate::image::PinnedImage;
+use crate::image::{BuiltImage, PinnedImage};
 use crate::inputs::{DigestKey, Inputs};
 use crate::run::{Action, Mode, PlanSummary};
 use crate::text::{CommitId, LayerPath, Sha256, Workspace};
@@ -36,6 +36,9 @@ pub struct Description {
     /// The image that the archive holds the layers of; none where it holds the files themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PinnedImage>,
+    /// The image that a build makes of the files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuildOrder>,
     pub path: LayerPath,
     pub workspace: Workspace,
     /// Which tool; none means that the code's version files and what is installed decide.
@@ -71,6 +74,29 @@ pub struct Description {
     /// Once everything is destroyed, the workspace of the code's own backend goes too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub delete_workspace: bool,
+}
+
+/// What a build makes, and how its registries are reached. How to log in to them comes with the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildOrder {
+    pub image: BuiltImage,
+    /// The Secret that the layer names to log in with, as people know it; without one there may be no account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
+    pub registries: Registries,
+}
+
+/// Where registries are, as the administrator says it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Registries {
+    /// `FROM=TO`, each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rewrites: Vec<String>,
+    /// Whether this machine's own addresses may be named.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_too: bool,
 }
 
 /// An attempt of an apply, and so the place of what it was given.
@@ -124,6 +150,9 @@ pub struct Outcome {
     /// The script that was planned or run, by the digest that takes the place of a plan's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,
+    /// The image that a build made, or found to be there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PinnedImage>,
     /// What hooks printed to be kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hook_outputs: BTreeMap<String, Value>,
@@ -173,6 +202,8 @@ pub enum Reason {
     HookFailed,
     /// The script in the place of the tool's apply failed or took too long.
     ScriptFailed,
+    /// The image could not be built or pushed.
+    BuildFailed,
     /// The variables or the environment are not those that the run is about: nothing was planned or changed.
     InputsChanged,
     /// The tool was stopped by a signal.
@@ -198,6 +229,7 @@ impl Reason {
             Reason::InputsChanged => "InputsChanged",
             Reason::HookFailed => "HookFailed",
             Reason::ScriptFailed => "ScriptFailed",
+            Reason::BuildFailed => "BuildFailed",
             Reason::Interrupted => "Interrupted",
             Reason::DatastoreFull => "DatastoreFull",
         }

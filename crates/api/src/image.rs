@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{
-    CommitId, DataKey, ImageDigest, ImageRepository, ImageTag, ObjectName, RegistryProvider, Span,
+    BaseImage, CommitId, DataKey, ImageDigest, ImageRepository, ImageTag, ObjectName, RegistryProvider, Span,
     VersionConstraint,
 };
 
@@ -83,6 +83,103 @@ impl fmt::Display for ImagePlace {
     }
 }
 
+impl ImagePlace {
+    fn of(name: &str, provider: Option<&RegistryProvider>) -> Result<Self, Unplaced> {
+        let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost";
+        let (host, path) = match name.split_once('/') {
+            Some((host, path)) if is_host(host) => (host.to_ascii_lowercase(), path),
+            None if is_host(name) => return Err(Unplaced::NoPath { name: name.to_owned() }),
+            Some(_) | None => (provider_host(name, provider)?, name),
+        };
+        let host = match host.as_str() {
+            "index.docker.io" | "registry-1.docker.io" | "hub.docker.com" => DOCKER_HUB.to_owned(),
+            _ => host,
+        };
+        let path = if host == DOCKER_HUB && !path.contains('/') {
+            format!("library/{path}")
+        } else {
+            path.to_owned()
+        };
+        Ok(Self { host, path })
+    }
+}
+
+fn provider_host(name: &str, provider: Option<&RegistryProvider>) -> Result<String, Unplaced> {
+    let Some(provider) = provider else { return Ok(DOCKER_HUB.to_owned()) };
+    match provider.as_str() {
+        "docker" | "dockerhub" => Ok(DOCKER_HUB.to_owned()),
+        "ghcr" => Ok("ghcr.io".to_owned()),
+        host if host.contains(['.', ':']) || host == "localhost" => Ok(host.to_owned()),
+        word => Err(Unplaced::NoHost { name: name.to_owned(), provider: word.to_owned() }),
+    }
+}
+
+/// An image that is built of a repository's code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageBuild {
+    /// Whose registry it is, where the name has no host: `docker` for Docker Hub, `ghcr` for GitHub's, or the host of another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<RegistryProvider>,
+    /// The name that it is pushed under, without a tag: each commit has a tag of its own.
+    pub name: ImageRepository,
+    /// How to log in to the registry. Without it the Secret `terrane-registry` of the layer's own namespace counts, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<ImageCredentials>,
+    /// The image that the code is laid over. Default: as the administrator says, else none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseImage>,
+}
+
+impl ImageBuild {
+    pub fn place(&self) -> Result<ImagePlace, Unplaced> {
+        ImagePlace::of(self.name.as_str(), self.provider.as_ref())
+    }
+}
+
+impl BaseImage {
+    /// Where it is, and what.
+    pub fn pinned(&self) -> Option<(ImagePlace, ImageDigest)> {
+        let (name, digest) = self.as_str().split_once('@')?;
+        Some((ImagePlace::of(name, None).ok()?, ImageDigest::new(digest).ok()?))
+    }
+}
+
+/// What a run that builds makes: the image of one commit, under a tag that follows from all that it is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BuiltImage {
+    /// The host of its registry.
+    #[schemars(length(min = 1, max = 255))]
+    pub host: String,
+    /// Its path there.
+    #[schemars(length(min = 1, max = 255))]
+    pub path: String,
+    /// The tag that it is pushed under.
+    pub tag: ImageTag,
+    /// The image that the code is laid over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseImage>,
+}
+
+impl BuiltImage {
+    pub fn place(&self) -> ImagePlace {
+        ImagePlace { host: self.host.clone(), path: self.path.clone() }
+    }
+
+    /// The image itself, once it is there.
+    pub fn pinned(&self, digest: ImageDigest) -> PinnedImage {
+        let Self { host, path, tag, .. } = self.clone();
+        PinnedImage { host, path, tag: Some(tag), digest }
+    }
+}
+
+impl fmt::Display for BuiltImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.host, self.path, self.tag)
+    }
+}
+
 /// Why an image cannot be looked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unplaced {
@@ -96,6 +193,12 @@ pub enum Unplaced {
     NothingWanted { name: String },
 }
 
+/// What builds images, and how: it changes whenever the same code would come to another image.
+pub const BUILDER: &str = "terrane/1";
+
+/// Where the code is in an image that is built, and where its programs start.
+pub const CODE_DIRECTORY: &str = "/workspace";
+
 /// The Secret that logs in to registries for the layers of its namespace that name none. The chart makes it.
 pub const REGISTRY_SECRET: &str = "terrane-registry";
 
@@ -106,33 +209,7 @@ impl ImageSource {
     /// The registry and the path that are meant. A name without a host takes the provider's, and without a provider Docker Hub's; there
     /// a name of one part belongs to `library`.
     pub fn place(&self) -> Result<ImagePlace, Unplaced> {
-        let name = self.name.as_str();
-        let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost";
-        let (host, path) = match name.split_once('/') {
-            Some((host, path)) if is_host(host) => (host.to_ascii_lowercase(), path),
-            None if is_host(name) => return Err(Unplaced::NoPath { name: name.to_owned() }),
-            Some(_) | None => (self.provider_host()?, name),
-        };
-        let host = match host.as_str() {
-            "index.docker.io" | "registry-1.docker.io" | "hub.docker.com" => DOCKER_HUB.to_owned(),
-            _ => host,
-        };
-        let path = if host == DOCKER_HUB && !path.contains('/') {
-            format!("library/{path}")
-        } else {
-            path.to_owned()
-        };
-        Ok(ImagePlace { host, path })
-    }
-
-    fn provider_host(&self) -> Result<String, Unplaced> {
-        let Some(provider) = &self.provider else { return Ok(DOCKER_HUB.to_owned()) };
-        match provider.as_str() {
-            "docker" | "dockerhub" => Ok(DOCKER_HUB.to_owned()),
-            "ghcr" => Ok("ghcr.io".to_owned()),
-            host if host.contains(['.', ':']) || host == "localhost" => Ok(host.to_owned()),
-            word => Err(Unplaced::NoHost { name: self.name.to_string(), provider: word.to_owned() }),
-        }
+        ImagePlace::of(self.name.as_str(), self.provider.as_ref())
     }
 
     pub fn wanted(&self) -> Result<Wanted, Unplaced> {

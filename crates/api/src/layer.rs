@@ -12,7 +12,7 @@ use crate::backend::StateIdentity;
 use crate::backends::{BackendSpec, Backends, CredentialsRef, Facts, Refusal};
 use crate::difference::Difference;
 use crate::hooks::{Hooks, Scripts};
-use crate::image::{ImageSource, ImageStatus};
+use crate::image::{ImageBuild, ImageSource, ImageStatus};
 use crate::inputs::{EnvironmentFrom, EnvironmentVariable, Inputs, Object, Variable, VariablesFrom};
 use crate::outputs::{OutputPlace, OutputTarget};
 use crate::overrides::{Allowed, RunnerOverride};
@@ -101,6 +101,10 @@ use crate::tool::Choice;
     validation = Rule::new("!has(self.image) || !(has(self.template) || has(self.triggerPaths))")
         .message("an image counts as a whole: it has no triggerPaths, and is no template")
 )]
+#[x_kube(
+    validation = Rule::new("!has(self.build) || (has(self.repository) && !has(self.template))")
+        .message("only the code of a repository is built into an image, and not that of a template")
+)]
 pub struct TerraformLayerSpec {
     /// The repository that holds the code, in the layer's own namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +115,9 @@ pub struct TerraformLayerSpec {
     /// The image that holds the code, in the place of a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageSource>,
+    /// The image that each needed commit of the repository is built into, and that the layer's runs then work on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<ImageBuild>,
     /// The directory of the root module, relative to the repository's root, or to the image's working directory.
     pub path: LayerPath,
     /// More paths of the repository whose change leads to a new plan: directories, files, or patterns such as `vars/**/*.tfvars`.

@@ -1,4 +1,4 @@
-//! TerraformRun: one plan or apply, with its attempts. The spec never changes; a terminal state never changes.
+//! TerraformRun: one plan, apply or build, with its attempts. The spec never changes; a terminal state never changes.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::backend::StateIdentity;
 use crate::difference::Differences;
-use crate::image::PinnedImage;
+use crate::image::{BuiltImage, PinnedImage};
 use crate::text::{CommitId, ObjectName, Sha256};
 
-/// One plan or one apply of a layer. It never changes.
+/// One plan or one apply of a layer, or the build of its image. It never changes.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "terrane.dev",
@@ -24,7 +24,7 @@ use crate::text::{CommitId, ObjectName, Sha256};
     shortname = "tfrun",
     category = "terrane",
     derive = "PartialEq",
-    doc = "One plan or one apply of a layer. Terrane makes these; a person reads them.",
+    doc = "One plan or one apply of a layer, or the build of its image. Terrane makes these; a person reads them.",
     selectable = ".spec.layer.name",
     printcolumn(
         name = "Layer",
@@ -36,7 +36,7 @@ use crate::text::{CommitId, ObjectName, Sha256};
         name = "Action",
         type_ = "string",
         json_path = ".spec.action",
-        description = "plan or apply"
+        description = "plan, apply or build"
     ),
     printcolumn(
         name = "State",
@@ -67,12 +67,13 @@ use crate::text::{CommitId, ObjectName, Sha256};
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self == oldSelf").message("a run's spec never changes"),
-    validation = Rule::new("(self.action == 'apply') == has(self.artifact)").message("an apply names the plan it applies, a plan names none")
+    validation = Rule::new("(self.action == 'apply') == has(self.artifact)").message("an apply names the plan it applies, a plan names none"),
+    validation = Rule::new("(self.action == 'build') == has(self.build)").message("a build names the image it builds, others name none")
 )]
 pub struct TerraformRunSpec {
     /// The layer, and the commit of its code.
     pub layer: LayerRef,
-    /// Whether it plans or applies.
+    /// Whether it plans, applies or builds.
     pub action: Action,
     /// What kind of plan it is; an apply has the mode of its plan.
     #[serde(default)]
@@ -87,6 +88,9 @@ pub struct TerraformRunSpec {
     /// The image whose files it works on, where the code is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PinnedImage>,
+    /// The image that it builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build: Option<BuiltImage>,
     /// The files, where they are known from an earlier run: a deletion must not depend on the repository being there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<Sha256>,
@@ -122,7 +126,7 @@ pub struct LayerRef {
     /// The layer's uid: a layer deleted and made again under the same name is another layer.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
-    /// The commit that is planned or applied, or the digits of the image's digest.
+    /// The commit that is planned, applied or built, or the digits of the image's digest.
     pub revision: CommitId,
 }
 
@@ -131,20 +135,25 @@ pub struct LayerRef {
 pub enum Action {
     Plan,
     Apply,
+    /// Puts the code into an image of a registry.
+    Build,
 }
 
 impl Action {
+    pub const ALL: [Self; 3] = [Self::Plan, Self::Apply, Self::Build];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Action::Plan => "plan",
             Action::Apply => "apply",
+            Action::Build => "build",
         }
     }
 
     /// Whether it may change infrastructure, and so needs the lock of the state.
     pub const fn mutates(self) -> bool {
         match self {
-            Action::Plan => false,
+            Action::Plan | Action::Build => false,
             Action::Apply => true,
         }
     }
@@ -363,6 +372,9 @@ pub struct RunResult {
     /// Tells the script that this run planned or ran, with its code and what it was given, from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Sha256>,
+    /// The image that this run built, or found to be there already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<PinnedImage>,
     /// What hooks printed to be kept, by the name that they give.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::hooks::outputs_schema")]

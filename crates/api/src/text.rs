@@ -233,6 +233,12 @@ text!(
 );
 
 text!(
+    /// An image that others are built on, by what it is.
+    BaseImage, "an image by its digest, such as registry.example.org/team/base@sha256: and 64 lower-case hex digits", max 330,
+    form "^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*@sha256:[0-9a-f]{64}$"
+);
+
+text!(
     /// Which versions are wanted.
     VersionConstraint, "a constraint on versions, such as ~1.0.0, ^1.2, 1.x or >=1.2, <2", max 256,
     form "^[0-9A-Za-z.,|<>=!~^*+ -]+$"

@@ -259,7 +259,7 @@ impl Default for Metrics {
         let term = Gauge::default();
         let help = "The number of this process's term, the highest of several, 0 without one";
         registry.register("leader_term", help, term.clone());
-        for action in [Action::Plan, Action::Apply] {
+        for action in Action::ALL {
             let action = action.as_str();
             drop(retries.get_or_create(&ActionLabels { action }));
             for result in AWAITED {

@@ -153,10 +153,11 @@ pub(crate) fn pinned<'a>(
     runs: impl IntoIterator<Item = &'a api::TerraformRun>,
     revision: &CommitId,
 ) -> Option<PinnedImage> {
+    let source = layer.spec.image.as_ref()?;
     if let Some(run) = runs.into_iter().find(|run| &run.spec.layer.revision == revision) {
         return run.spec.image.clone();
     }
-    let place = layer.spec.image.as_ref()?.place().ok()?;
+    let place = source.place().ok()?;
     let digest = ImageDigest::of_revision(revision)?;
     let tag =
         known.filter(|known| known.digest.as_ref() == Some(&digest)).and_then(|known| known.tag.clone());

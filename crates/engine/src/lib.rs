@@ -23,8 +23,10 @@ pub mod webhook;
 use std::time::Duration;
 
 use api::LOCAL_IMAGE;
+use api::attempt::Registries;
 use api::backends::Backends;
 use api::overrides::Allowed;
+use api::text::BaseImage;
 use jiff::{SignedDuration, Timestamp};
 
 /// What is known about something outside. `Unknown` is not `Absent`: nothing is ever started because a read failed.
@@ -83,6 +85,14 @@ pub enum Severity {
     Warning,
 }
 
+/// How images are built, where they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Builds {
+    /// What code is laid over, where a layer says nothing of it.
+    pub base: Option<BaseImage>,
+    pub registries: Registries,
+}
+
 /// What the administrator decides for all layers, where neither layer nor repository says otherwise.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -103,6 +113,8 @@ pub struct Settings {
     pub overrides: Allowed,
     /// What Terraforms say of the cluster around them.
     pub told: door::surroundings::Told,
+    /// None where no images are built.
+    pub builds: Option<Builds>,
 }
 
 impl Settings {
@@ -119,6 +131,7 @@ impl Settings {
             backends: Backends::default(),
             overrides: Allowed::default(),
             told: door::surroundings::Told::default(),
+            builds: None,
         };
         settings.allow(Allowed::default());
         settings

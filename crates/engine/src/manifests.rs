@@ -75,7 +75,7 @@ pub fn runner_pod(
     let name = run.metadata.name.as_deref()?;
     let uid = run.metadata.uid.as_deref()?;
     let grace = match run.spec.action {
-        Action::Plan => PLAN_GRACE_SECONDS,
+        Action::Plan | Action::Build => PLAN_GRACE_SECONDS,
         Action::Apply => APPLY_GRACE_SECONDS,
     };
     let mut env = vec![
@@ -105,14 +105,18 @@ pub fn runner_pod(
         } }] } }),
         json!({ "name": "work", "emptyDir": {} }),
     ];
-    if let Some(secret) = &settings.secrets.files {
+    // The clouds' credentials are for what plans and applies.
+    let secrets = match run.spec.action {
+        Action::Plan | Action::Apply => settings.secrets.clone(),
+        Action::Build => RunnerSecrets::default(),
+    };
+    if let Some(secret) = &secrets.files {
         mounts.push(json!({ "name": "credentials", "mountPath": CREDENTIALS_DIRECTORY, "readOnly": true }));
         volumes.push(json!({ "name": "credentials", "secret": { "secretName": secret, "optional": true } }));
         let file = format!("{CREDENTIALS_DIRECTORY}/credentials");
         env.push(json!({ "name": "AWS_SHARED_CREDENTIALS_FILE", "value": file }));
     }
-    let env_from: Vec<_> = settings
-        .secrets
+    let env_from: Vec<_> = secrets
         .environment
         .iter()
         .map(|secret| json!({ "secretRef": { "name": secret, "optional": true } }))

@@ -1,7 +1,7 @@
 //! Names derived from intent: the same wish is the same object, however often it is made.
 
 use api::run::{Action, Mode};
-use api::text::{CommitId, Sha256};
+use api::text::{BaseImage, CommitId, Sha256};
 
 /// What makes one run of a layer another than the next.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +44,12 @@ pub fn pod(run: &str, attempt: u32) -> String {
 /// The Job that shows a plan and the apply that follows it. People find the commit in it.
 pub fn job(repo: &str, revision: &CommitId, plan: &str) -> String {
     format!("{}-{}-{}", label_part(repo), revision.short(), digest(&["job", plan]))
+}
+
+/// The tag of an image that is built: people find the commit in it, and the rest tells apart all else that it is made of.
+pub fn built_tag(revision: &CommitId, base: Option<&BaseImage>, builder: &str) -> String {
+    let base = base.map_or("", BaseImage::as_str);
+    format!("{}-{}", revision.short(), digest(&["image", revision.as_str(), base, builder]))
 }
 
 /// What is told of a layer, also to who is told: what happened, and what it is about, such as a run.

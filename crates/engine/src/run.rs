@@ -18,15 +18,18 @@ mod ended;
 mod lock;
 mod pod;
 
+use std::collections::BTreeMap;
+
 pub use lock::{Lock, is_done_with};
 pub use pod::{Obstacle, can_still_work, obstacle};
 
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
-use api::inputs::{DigestKey, Inputs};
+use api::image::REGISTRY_SECRET;
+use api::inputs::{DigestKey, Inputs, Keys, Kind, Object};
 use api::overrides::{Refusal, RunnerOverride};
-use api::run::{Attempt, Mode, RunResult, RunState, TriggerKind};
-use api::text::Sha256;
+use api::run::{Action, Attempt, Mode, RunResult, RunState, TriggerKind};
+use api::text::{ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -289,19 +292,24 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         (Read::Present(layer), Read::Present(repository)) => (*layer, Some(*repository)),
     };
     if let Some(newer) = superseded_by(run, layer, number) {
-        let what = if run.spec.image.is_some() { "image" } else { "commit" };
+        let what = if layer.spec.image.is_some() { "image" } else { "commit" };
         let message = format!("{what} {newer} came before it started; the layer goes on with that");
         return give_up(seen, status, SUPERSEDED, &message);
     }
+    let is_build = run.spec.action == Action::Build;
+    if is_build && (layer.spec.build.is_none() || seen.settings.builds.is_none()) {
+        let message = "the layer's code is not to be built into an image any more";
+        return give_up(seen, status, SUPERSEDED, message);
+    }
+    // A build is given nothing of what the layer gives to its code.
+    let is_given = run.spec.undoes.is_none() && !is_build;
     let given_now = layer.status.as_ref().and_then(|status| status.inputs.clone());
-    if run.spec.undoes.is_none() && run.spec.inputs != given_now {
+    if is_given && run.spec.inputs != given_now {
         let message = "the layer's variables, environment, backend or arguments changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
     }
     let settings = seen.settings;
-    if run.spec.undoes.is_none()
-        && let Err(unusable) = layer.inputs(repository, &settings.backends, &settings.overrides)
-    {
+    if is_given && let Err(unusable) = layer.inputs(repository, &settings.backends, &settings.overrides) {
         return give_up(seen, status, SUPERSEDED, &unusable.to_string());
     }
     // The layer tells it, and goes on when it is put right.
@@ -529,7 +537,7 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
 /// described, the runner finds out and does not begin.
 fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal> {
     let settings = seen.settings;
-    let (repository, inputs, asked) = match seen.layer {
+    let (repository, objects, asked) = match seen.layer {
         Read::Present(layer) => {
             let inputs = match &seen.run.spec.inputs {
                 Some(_) => layer.inputs(known_repository(seen), &settings.backends, &settings.overrides),
@@ -537,11 +545,27 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal>
             };
             let asked = layer.runner(known_repository(seen), &settings.overrides)?;
             let repository = layer.spec.repository_name().map_or("", |name| name.as_str());
-            (repository, inputs.unwrap_or_default(), asked)
+            let objects = match seen.run.spec.action {
+                Action::Build => login(layer),
+                Action::Plan | Action::Apply => inputs.unwrap_or_default().objects(),
+            };
+            (repository, objects, asked)
         }
-        Read::Absent | Read::Unknown => ("", Inputs::default(), RunnerOverride::default()),
+        Read::Absent | Read::Unknown => ("", BTreeMap::new(), RunnerOverride::default()),
     };
-    Ok(manifests::runner_pod(seen.run, repository, attempt, &inputs.objects(), &asked, &settings.runner))
+    Ok(manifests::runner_pod(seen.run, repository, attempt, &objects, &asked, &settings.runner))
+}
+
+/// What a build is given to log in to its registry.
+fn login(layer: &TerraformLayer) -> BTreeMap<Object, Keys> {
+    let named = layer.spec.build.as_ref().and_then(|build| build.credentials.as_ref());
+    let name = named.map(|login| login.secret_name.clone());
+    let Some(name) = name.or_else(|| ObjectName::new(REGISTRY_SECRET).ok()) else { return BTreeMap::new() };
+    let keys = match named.and_then(|login| login.key.clone()) {
+        Some(key) => Keys::Only([key].into()),
+        None => Keys::All,
+    };
+    BTreeMap::from([(Object { kind: Kind::Secret, name }, keys)])
 }
 
 fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {

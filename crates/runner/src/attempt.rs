@@ -52,6 +52,8 @@ pub(crate) struct Work<'a> {
     /// The store of downloaded tools, if there is one on this machine.
     pub(crate) tools: Option<&'a Path>,
     pub(crate) provider_mirror: Option<&'a str>,
+    /// Where the pod mounted what it was given, in its order.
+    pub(crate) mounted: &'a [PathBuf],
     pub(crate) backend_variables: Vec<(OsString, OsString)>,
     pub(crate) refused_lock: RefusedLock,
     /// What the layer gives to its code, or why that cannot be used; taken by the first step.
@@ -103,6 +105,9 @@ impl Work<'_> {
     }
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
+        if self.description.action == Action::Build {
+            return self.build().await;
+        }
         self.own = std::mem::replace(&mut self.given, Ok(Given::default()))?;
         let script = self.own.script(self.description.mode, &self.description.bundle);
         let mut outputs = Outputs::new();
@@ -110,7 +115,7 @@ impl Work<'_> {
         let dir = self.fetch_code().await?;
         self.use_provider_mirror().await?;
         let plan = match (self.description.action, &self.description.plan) {
-            (Action::Plan, _) => None,
+            (Action::Plan | Action::Build, _) => None,
             (Action::Apply, Some(plan)) => Some(self.fetch_plan(plan).await?),
             (Action::Apply, None) => {
                 return Err(Ending::bad_input("an apply was asked for without a plan to apply"));
@@ -192,12 +197,17 @@ impl Work<'_> {
         }
     }
 
-    async fn fetch_code(&mut self) -> Step<PathBuf> {
+    /// The files of the revision, packed as they are kept.
+    pub(crate) async fn fetch_bundle(&self) -> Step<PathBuf> {
         self.check_wish()?;
-        let bundle = &self.description.bundle;
         let path = self.places.private.join("bundle.tar");
         let mut file = tokio::fs::File::create(&path).await.map_err(disk)?;
-        self.client.bundle_get(bundle, &mut file).await.map_err(fetch_failed)?;
+        self.client.bundle_get(&self.description.bundle, &mut file).await.map_err(fetch_failed)?;
+        Ok(path)
+    }
+
+    async fn fetch_code(&mut self) -> Step<PathBuf> {
+        let path = self.fetch_bundle().await?;
         let source = self.places.source.clone();
         let is_image = self.description.image.is_some();
         let unpacked = tokio::task::spawn_blocking(move || {

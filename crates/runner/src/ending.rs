@@ -1,6 +1,7 @@
 //! How an attempt ends, and which failure leads to which reason.
 
 use api::attempt::{PlanOutcome, Reason};
+use api::image::PinnedImage;
 use api::text::Sha256;
 use datastore::client;
 use tofu::Report;
@@ -16,6 +17,8 @@ pub(crate) struct Ending {
     pub(crate) plan: Option<Box<PlanOutcome>>,
     /// The script that was planned, or run to its end.
     pub(crate) script: Option<Sha256>,
+    /// The image that was built.
+    pub(crate) image: Option<PinnedImage>,
     pub(crate) hook_outputs: Outputs,
     pub(crate) logged: Logged,
 }
@@ -35,6 +38,7 @@ impl Ending {
             exit_code: 1,
             plan: None,
             script: None,
+            image: None,
             hook_outputs: Outputs::new(),
             logged: Logged::NotYet,
         }

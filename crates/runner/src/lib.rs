@@ -3,6 +3,7 @@
 
 mod attempt;
 mod backend;
+mod build;
 mod ending;
 mod generated;
 mod hooks;
@@ -196,6 +197,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         search_path: &options.search_path,
         tools: options.tools.as_deref(),
         provider_mirror: options.provider_mirror.as_deref(),
+        mounted: &options.inputs,
         backend_variables,
         refused_lock,
         given,
@@ -248,7 +250,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     }
     let patience = match description.action {
         // A plan can be made again, and somebody should know why there is none.
-        Action::Plan => Duration::ZERO,
+        Action::Plan | Action::Build => Duration::ZERO,
         Action::Apply => options.patience,
     };
     let reporting = async {
@@ -266,7 +268,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     };
     match description.action {
         // Nothing of a plan is needed any more, reported or not: removing a large repository takes as long as reporting does.
-        Action::Plan => {
+        Action::Plan | Action::Build => {
             let root = prepared.places.root.clone();
             let cleaning = tokio::task::spawn_blocking(move || clean(&root));
             let (outcome, _) = tokio::join!(reporting, cleaning);
@@ -289,6 +291,7 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
         exit_code: 1,
         plan: None,
         script: None,
+        image: None,
         hook_outputs: Default::default(),
         logged: Logged::NotYet,
     };
@@ -297,7 +300,7 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
 
 async fn time_is_up(description: &Description, plan_limit: Duration) {
     match description.action {
-        Action::Plan => tokio::time::sleep(plan_limit).await,
+        Action::Plan | Action::Build => tokio::time::sleep(plan_limit).await,
         Action::Apply => std::future::pending().await,
     }
 }
@@ -434,6 +437,7 @@ async fn report(
         tool: tool.clone(),
         plan: ending.plan.as_deref().cloned(),
         script: ending.script.clone(),
+        image: ending.image.clone(),
         hook_outputs: ending.hook_outputs.clone(),
         log_sha256: log_sha256.clone(),
     };

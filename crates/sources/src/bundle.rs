@@ -143,18 +143,18 @@ fn check_link(entry: &Entry, target: &[u8], commit: &CommitId) -> Result<(), Err
     Err(Error::BadEntry { path: entry.path_lossy(), commit: commit.to_string(), why: why.to_owned() })
 }
 
-struct Hashing<W> {
+pub(crate) struct Hashing<W> {
     inner: W,
     hasher: sha2::Sha256,
     size: u64,
 }
 
 impl<W: Write> Hashing<W> {
-    fn new(inner: W) -> Self {
+    pub(crate) fn new(inner: W) -> Self {
         Self { inner, hasher: sha2::Sha256::new(), size: 0 }
     }
 
-    fn finish(self) -> (W, Sha256, u64) {
+    pub(crate) fn finish(self) -> (W, Sha256, u64) {
         let digest = hex::encode(self.hasher.finalize());
         // A hex-encoded sha256 is always a valid one; hashing nothing is never reached.
         let sha256 = Sha256::new(digest).unwrap_or_else(|_| Sha256::of(b""));

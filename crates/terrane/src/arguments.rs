@@ -13,6 +13,7 @@ use crate::commands::{
     apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, login, logs,
     outputs, plan, server, state, suspend, token, tools, version, wait,
 };
+use crate::image_builds::ImageBuilds;
 use crate::image_sources::ImageSources;
 use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
@@ -173,6 +174,8 @@ pub(crate) struct Up {
     #[command(flatten)]
     pub image_sources: ImageSources,
     #[command(flatten)]
+    pub image_builds: ImageBuilds,
+    #[command(flatten)]
     pub downloads: tools::Downloads,
     #[command(flatten)]
     pub registries: crate::provider_service::Registries,
@@ -244,6 +247,8 @@ pub(crate) struct Controller {
     pub source_limits: SourceLimits,
     #[command(flatten)]
     pub image_sources: ImageSources,
+    #[command(flatten)]
+    pub image_builds: ImageBuilds,
     /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,

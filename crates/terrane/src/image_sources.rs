@@ -22,6 +22,10 @@ pub(crate) struct ImageSources {
 }
 
 impl ImageSources {
+    pub(crate) fn rewrites(&self) -> impl Iterator<Item = &RegistryRewrite> {
+        self.registry_rewrite.iter()
+    }
+
     pub(crate) fn interval(&self) -> Duration {
         Duration::from_secs(self.image_interval.get())
     }

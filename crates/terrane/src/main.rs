@@ -10,6 +10,7 @@ mod definitions;
 mod demo;
 mod environment;
 mod exposition;
+mod image_builds;
 mod image_sources;
 mod kubernetes;
 mod listening;

@@ -127,6 +127,27 @@ impl Registry {
         self.send(request).await.map(drop)
     }
 
+    /// The tags of an image; none where it has none.
+    pub async fn tags(&self, path: &str) -> Result<Vec<String>> {
+        let Ok(answer) = self.send(self.client.get(self.url(path, "tags/list"))).await else {
+            return Ok(Vec::new());
+        };
+        let list: Value = answer.json().await.context("reading the tags")?;
+        let tags = list.get("tags").and_then(Value::as_array).into_iter().flatten();
+        Ok(tags.filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+
+    /// The manifest of a tag or a digest, as JSON, and what its bytes come to.
+    pub async fn manifest(&self, path: &str, reference: &str) -> Result<(Value, String)> {
+        let content = self.get(path, reference).await?;
+        Ok((serde_json::from_slice(&content).context("reading a manifest")?, digest(&content)))
+    }
+
+    pub async fn blob(&self, path: &str, digest: &str) -> Result<Vec<u8>> {
+        let request = self.client.get(self.url(path, &format!("blobs/{digest}")));
+        Ok(self.send(request).await?.bytes().await.context("reading a blob")?.to_vec())
+    }
+
     async fn get(&self, path: &str, reference: &str) -> Result<Vec<u8>> {
         let request =
             self.client.get(self.url(path, &format!("manifests/{reference}"))).header("accept", MANIFEST);

@@ -133,7 +133,9 @@ fn observe_image(
     context: &Context,
 ) -> Read<Result<Sha256, String>> {
     let place = ImagePlace { host: image.host.clone(), path: image.path.clone() };
-    let credentials = layer.spec.image.as_ref().and_then(|source| source.credentials.clone());
+    let read = layer.spec.image.as_ref().and_then(|source| source.credentials.clone());
+    let built = || layer.spec.build.as_ref().and_then(|build| build.credentials.clone());
+    let credentials = read.or_else(built);
     let at = ImageAt { namespace: namespace.to_owned(), place, credentials };
     let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
     context.desk.image_bundle(at, &image.digest, waiting)

@@ -198,6 +198,7 @@ pub(crate) fn description(
         revision: CommitId::new("a".repeat(40)).unwrap(),
         bundle: Sha256::of(b"bundle"),
         image: None,
+        build: None,
         path: ".".parse().unwrap(),
         workspace: Default::default(),
         tool: None,

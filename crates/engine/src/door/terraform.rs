@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::condition::{self, Truth};
+use api::image::ImageStatus;
 use api::layer::DeletionPolicy;
 use api::repository::Location;
 use api::terraform::{ContainerRegistry, TerraformStatus, WorkloadState};
@@ -17,9 +18,9 @@ use serde_json::{Value, json};
 use super::child::{build_child, build_patch, difference, is_ours, may_change};
 use super::place::Place;
 use super::ready::{Progress, Ready, in_the_way, of_layer, unreadable};
-use super::surroundings::{self, Surroundings, Told};
+use super::surroundings::{self, Surroundings};
 use super::workload::{POST_DEPLOY, Problem, Wish, applies_by_itself, image_name, outputs_name, wish};
-use crate::{Wake, later};
+use crate::{Settings, Wake, later};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
@@ -31,8 +32,7 @@ pub struct Observed<'a> {
     /// What the layer has written of its outputs.
     pub outputs: &'a Given,
     pub surroundings: &'a Surroundings,
-    /// What of those may be told.
-    pub told: &'a Told,
+    pub settings: &'a Settings,
 }
 
 /// Outputs as they were written for the layer.
@@ -152,7 +152,8 @@ fn keep_layer(seen: &Observed<'_>, wish: &Wish) -> Option<Effect> {
         let asked = terraform.spec.git_repo.as_ref().and_then(|git| git.branch.as_ref());
         (Some(super::branch::followed(door, asked, seen.repository, seen.layer)?), place.path.clone())
     };
-    let fields = wish.layer_fields(terraform, branch.as_ref(), &path)?;
+    let build = wish.build.as_ref().filter(|_| seen.settings.builds.is_some());
+    let fields = wish.layer_fields(terraform, branch.as_ref(), &path, build)?;
     let strategy = json!({ "autoApply": true });
     let Some(found) = seen.layer else {
         let mut spec = fields;
@@ -236,7 +237,7 @@ pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     let after = post_deploy(seen, &mut status);
     status.output = if is_deployed(&ready) { outputs(seen) } else { status.output };
     let own = terraform.metadata.namespace.as_deref().unwrap_or_default();
-    surroundings::tell(seen.told, seen.surroundings, own, &mut status);
+    surroundings::tell(&seen.settings.told, seen.surroundings, own, &mut status);
     let (state, message) = state(seen, &ready, after);
     status.state = Some(state);
     status.message = Some(format!("{message}{}", image_words(seen, wish.as_ref().ok())));
@@ -358,17 +359,28 @@ fn tell_of_image(seen: &Observed<'_>, status: &mut TerraformStatus) {
         return condition::clear(&mut status.conditions, IMAGE_BUILT);
     };
     let ((image, _), remark) = (image_name(registry), left_out(registry));
-    let message =
-        format!("images are not built: runs take the code from Git itself, and {image} is not made{remark}");
-    condition::set(
-        &mut status.conditions,
-        IMAGE_BUILT,
-        Truth::False,
-        "NotBuilt",
-        message,
-        generation,
-        seen.now,
-    );
+    let known = known_image(seen);
+    let (truth, reason, message) = match known.map(|known| (known, &known.digest, &known.message)) {
+        _ if seen.settings.builds.is_none() => {
+            let message = format!(
+                "images are not built here: runs take the code from Git itself, and {image} is not made; an administrator can let them be built, by --build-images"
+            );
+            (Truth::False, "NotBuilt", message)
+        }
+        Some((known, Some(_), _)) => (Truth::True, "Built", format!("{known} holds commit {}", known.wanted)),
+        Some((known, None, Some(why))) => (Truth::False, "BuildFailed", format!("{known}: {why}")),
+        Some((_, None, None)) | None => {
+            (Truth::Unknown, "NotBuiltYet", format!("{image} is built before its code is planned"))
+        }
+    };
+    let message = format!("{message}{remark}");
+    condition::set(&mut status.conditions, IMAGE_BUILT, truth, reason, message, generation, seen.now);
+}
+
+/// What the layer says of its image.
+fn known_image<'a>(seen: &Observed<'a>) -> Option<&'a ImageStatus> {
+    let layer = seen.layer.filter(|layer| is_ours(&seen.terraform.metadata, &layer.metadata));
+    layer.and_then(|layer| layer.status.as_ref()?.image.as_ref())
 }
 
 /// What of the image's name is none of it.
@@ -384,14 +396,12 @@ fn image_words(seen: &Observed<'_>, wish: Option<&Wish>) -> String {
     let Some(registry) = wish.and(seen.terraform.spec.container_registry.as_ref()) else {
         return String::new();
     };
-    if seen.terraform.spec.git_repo.is_some() {
-        return String::new();
-    }
-    let layer = seen.layer.filter(|layer| is_ours(&seen.terraform.metadata, &layer.metadata));
-    let known = layer.and_then(|layer| layer.status.as_ref()?.image.as_ref());
-    let known = known.filter(|image| image.digest.is_some());
+    let known = known_image(seen).filter(|image| image.digest.is_some());
     let image = known.map(|image| format!("; image {image}")).unwrap_or_default();
-    format!("{image}{}", left_out(registry))
+    // A condition of its own tells that of an image that is built.
+    let is_read = seen.terraform.spec.git_repo.is_none();
+    let left_out = if is_read { left_out(registry) } else { String::new() };
+    format!("{image}{left_out}")
 }
 
 /// What follows a deploy.

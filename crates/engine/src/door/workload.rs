@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::hooks::{ArgumentFrom, Hook, Hooks, Script, Scripts};
-use api::image::{ImageCredentials, ImageSource};
+use api::image::{ImageBuild, ImageCredentials, ImageSource};
 use api::inputs::KeyRef;
 use api::layer::DeletionPolicy;
 use api::outputs::OutputTarget;
@@ -35,6 +35,8 @@ pub(super) struct Wish {
     pub(super) places: Vec<Place>,
     /// The image that the code is in, where it is in no repository.
     pub(super) image: Option<ImageSource>,
+    /// The image that the repository's code is built into.
+    pub(super) build: Option<ImageBuild>,
     pub(super) credentials: Option<Credentials>,
     scripts: Scripts,
     hooks: Hooks,
@@ -42,9 +44,9 @@ pub(super) struct Wish {
 }
 
 pub(super) fn wish(spec: &TerraformSpec) -> Result<Wish, Problem> {
-    let (places, image) = match (&spec.git_repo, &spec.container_registry) {
-        (Some(git), _) => (places(&git.url), None),
-        (None, Some(registry)) => (Vec::new(), Some(of_image(registry)?)),
+    let (places, image, build) = match (&spec.git_repo, &spec.container_registry) {
+        (Some(git), registry) => (places(&git.url), None, registry.as_ref().map(of_build).transpose()?),
+        (None, Some(registry)) => (Vec::new(), Some(of_image(registry)?), None),
         (None, None) => {
             let message = "nothing says where the code is; name a Git repository in spec.gitRepo.url, or an image in spec.containerRegistry";
             return Err(Problem { reason: "CodeMissing", message: message.to_owned() });
@@ -66,6 +68,7 @@ pub(super) fn wish(spec: &TerraformSpec) -> Result<Wish, Problem> {
     Ok(Wish {
         places,
         image,
+        build,
         credentials,
         scripts: Scripts { apply, destroy },
         hooks: Hooks { after_apply: after_apply.into_iter().collect(), ..Hooks::default() },
@@ -80,15 +83,47 @@ pub(super) fn image_name(registry: &ContainerRegistry) -> (&str, &str) {
     (name, remark.trim())
 }
 
-fn of_image(registry: &ContainerRegistry) -> Result<ImageSource, Problem> {
-    let refused = |message: String| Problem { reason: "ImageRefused", message };
-    let told = |error: api::text::Error| refused(format!("spec.containerRegistry.imageName: {error}"));
+fn refused(message: String) -> Problem {
+    Problem { reason: "ImageRefused", message }
+}
+
+fn refused_name(error: api::text::Error) -> Problem {
+    refused(format!("spec.containerRegistry.imageName: {error}"))
+}
+
+/// A colon before a slash is that of a port.
+fn name_and_tag(registry: &ContainerRegistry) -> (&str, Option<&str>) {
     let (whole, _) = image_name(registry);
-    // A colon before a slash is that of a port.
-    let (name, tag) = match whole.rsplit_once(':') {
+    match whole.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
         Some(_) | None => (whole, None),
+    }
+}
+
+fn login(registry: &ContainerRegistry) -> Option<ImageCredentials> {
+    let KeyRef { name, key } = registry.secret_ref.as_ref()?;
+    Some(ImageCredentials { secret_name: name.clone(), key: Some(key.clone()) })
+}
+
+fn of_build(registry: &ContainerRegistry) -> Result<ImageBuild, Problem> {
+    let (name, tag) = name_and_tag(registry);
+    if let Some(tag) = tag {
+        return Err(refused(format!(
+            "spec.containerRegistry.imageName has the tag {tag}, but each commit is built under a tag of its own; remove it"
+        )));
+    }
+    let build = ImageBuild {
+        provider: registry.provider.clone(),
+        name: ImageRepository::new(name).map_err(refused_name)?,
+        credentials: login(registry),
+        base: None,
     };
+    build.place().map_err(|error| refused(error.to_string()))?;
+    Ok(build)
+}
+
+fn of_image(registry: &ContainerRegistry) -> Result<ImageSource, Problem> {
+    let (name, tag) = name_and_tag(registry);
     let tag = match (&registry.semantic_version, tag) {
         (Some(_), Some(tag)) => {
             return Err(refused(format!(
@@ -96,18 +131,15 @@ fn of_image(registry: &ContainerRegistry) -> Result<ImageSource, Problem> {
             )));
         }
         (Some(_), None) => None,
-        (None, tag) => Some(ImageTag::new(tag.unwrap_or("latest")).map_err(told)?),
+        (None, tag) => Some(ImageTag::new(tag.unwrap_or("latest")).map_err(refused_name)?),
     };
     let source = ImageSource {
         provider: registry.provider.clone(),
-        name: ImageRepository::new(name).map_err(told)?,
+        name: ImageRepository::new(name).map_err(refused_name)?,
         semantic_version: registry.semantic_version.clone(),
         tag,
         digest: None,
-        credentials: registry.secret_ref.as_ref().map(|KeyRef { name, key }| ImageCredentials {
-            secret_name: name.clone(),
-            key: Some(key.clone()),
-        }),
+        credentials: login(registry),
         interval: None,
     };
     source.place().map_err(|error| refused(error.to_string()))?;
@@ -229,6 +261,7 @@ impl Wish {
         terraform: &Terraform,
         branch: Option<&RefName>,
         path: &LayerPath,
+        build: Option<&ImageBuild>,
     ) -> Option<Value> {
         let name = ObjectName::new(terraform.metadata.name.as_deref()?).ok()?;
         let files = self.scripts.all().filter_map(|script| script.path.as_ref());
@@ -249,7 +282,7 @@ impl Wish {
             .collect();
         let repository = branch.map(|_| json!({ "name": name }));
         let fields = json!({
-            "repository": repository, "branch": branch, "image": self.image, "path": path,
+            "repository": repository, "branch": branch, "image": self.image, "build": build, "path": path,
             "triggerPaths": trigger_paths, "environment": environment, "backend": terraform.spec.backend,
             "scripts": self.scripts, "hooks": self.hooks, "writeOutputsTo": write_outputs_to,
             "deletionPolicy": self.deletion_policy(),

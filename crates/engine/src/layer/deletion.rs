@@ -7,13 +7,13 @@ use api::TerraformRun;
 use api::annotation;
 use api::layer::{DeletionPolicy, LayerState, OVERRIDE_REFUSED};
 use api::run::{Action, Mode, Trigger, TriggerKind};
-use api::text::{CommitId, Sha256};
+use api::text::CommitId;
 
 use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
 use super::need::{self, Need, Standing, brief, hold};
 use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
-use super::runs::{self, Wanted, start_apply, start_plan};
+use super::runs::{self, Files, Wanted, start_apply, start_plan};
 use super::{
     Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone,
 };
@@ -57,7 +57,7 @@ fn while_running(seen: &Observed<'_>, history: &History<'_>, run: &TerraformRun)
         need::at_work(run, history.applied_by(run).as_ref())
     } else {
         let state = match run.spec.action {
-            Action::Plan => LayerState::PlanNeeded,
+            Action::Plan | Action::Build => LayerState::PlanNeeded,
             Action::Apply => LayerState::ApplyNeeded,
         };
         let action = run.spec.action.as_str();
@@ -86,7 +86,7 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
         let why = "being deleted, but suspended; set spec.suspend to false to destroy the infrastructure";
         return Some(hold(LayerState::ApplyNeeded, "Suspended", why, Standing::Waiting, Wake::OnChange));
     }
-    let Some((revision, bundle)) = last_known(seen, history) else {
+    let Some((revision, files)) = last_known(seen, history) else {
         let why = "being deleted, but no commit of it was ever seen to destroy it by";
         return Some(with_way_out(hold(
             LayerState::PlanNeeded,
@@ -116,7 +116,7 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
     let reason = "the layer is being deleted and its deletionPolicy is Destroy".to_owned();
     let wish = || PlanWish {
         mode: Mode::Destroy,
-        bundle: bundle.clone(),
+        files: files.clone(),
         ..PlanWish::new(TriggerKind::Deletion, &revision, reason.clone())
     };
     if let Some(token) = runs::Asked::Sync.unanswered(seen, history) {
@@ -124,7 +124,7 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
         let trigger = Trigger { kind: TriggerKind::Manual, by: None, reason };
         let wanted = Wanted {
             mode: Mode::Destroy,
-            bundle: bundle.clone(),
+            files: files.clone(),
             ..Wanted::new(seen, &revision, &token, trigger)
         };
         // Whoever asks by hand may have put right what the layer says, so that counts as far as it can be had.
@@ -169,13 +169,14 @@ fn after_plan(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>, reaso
 }
 
 /// The commit that the infrastructure was last changed by, and its files; else whatever commit of the layer is known.
-fn last_known(seen: &Observed<'_>, history: &History<'_>) -> Option<(CommitId, Option<Sha256>)> {
+fn last_known(seen: &Observed<'_>, history: &History<'_>) -> Option<(CommitId, Option<Files>)> {
     let newest = |action: Action| {
         let run = history
             .newest_first
             .iter()
             .find(|run| run.spec.action == action && run.spec.mode == Mode::Normal && has_begun(run))?;
-        Some((run.spec.layer.revision.clone(), bundle_of(run).cloned()))
+        let files = Files { bundle: bundle_of(run).cloned(), image: run.spec.image.clone() };
+        Some((run.spec.layer.revision.clone(), Some(files)))
     };
     let remembered = || {
         let known = &seen.layer.status.as_ref()?.revision;

@@ -198,6 +198,7 @@ pub(super) fn is_in_place(run: &TerraformRun) -> bool {
     match run.spec.action {
         Action::Apply => true,
         Action::Plan => Plan::of(run).is_some_and(|plan| !plan.summary.has_changes()),
+        Action::Build => false,
     }
 }
 

@@ -6,6 +6,7 @@
 //! Here is the order of the questions; each answer has a file of its own.
 
 mod answers;
+mod build;
 mod deletion;
 mod drift;
 mod history;
@@ -204,6 +205,9 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         Ok(inputs) => inputs,
         Err(need) => return *need,
     };
+    if let Some(need) = build::need(seen, history, source) {
+        return need;
+    }
     for asked in Asked::ALL {
         if let Some(token) = asked.unanswered(seen, history) {
             let reason = "asked for by hand".to_owned();
@@ -222,9 +226,23 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
             let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
             remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
         }
+        Some(plan) if is_of_another_image(seen, plan.run) => {
+            let reason = match build::built(seen, &source.relevant) {
+                Some(image) => format!("image {image} was built, which the plan before was not made of"),
+                None => "the code is not taken from an image any more".to_owned(),
+            };
+            let wish = PlanWish::new(TriggerKind::Commit, &source.relevant, reason);
+            remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
+        }
         Some(plan) => remedy::after_plan(seen, source, history, plan),
         None => remedy::plan_or_pause(seen, history, new_commit(seen, source, None)),
     }
+}
+
+/// Whether a run of a repository's code worked on another image than is built of it now.
+fn is_of_another_image(seen: &Observed<'_>, run: &TerraformRun) -> bool {
+    let revision = &run.spec.layer.revision;
+    seen.layer.spec.repository.is_some() && run.spec.image != build::built(seen, revision)
 }
 
 fn new_commit<'a>(seen: &Observed<'_>, source: &'a Source, after: Option<&'a TerraformRun>) -> PlanWish<'a> {

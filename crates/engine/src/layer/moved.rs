@@ -39,7 +39,7 @@ pub(super) fn away(history: &History<'_>, plan: &Plan<'_>) -> Option<String> {
 
 fn settled<'a>(history: &History<'a>, run: &'a TerraformRun) -> Option<Known<'a>> {
     let is_settled = match (run.spec.action, run.spec.mode) {
-        (_, Mode::Destroy) => false,
+        (_, Mode::Destroy) | (Action::Build, _) => false,
         (Action::Apply, Mode::Normal | Mode::RefreshOnly) => has_begun(run),
         (Action::Plan, Mode::Normal | Mode::RefreshOnly) => is_in_place(run),
     };
@@ -49,7 +49,7 @@ fn settled<'a>(history: &History<'a>, run: &'a TerraformRun) -> Option<Known<'a>
     let made = history.applied_by(run).or_else(|| Plan::of(run));
     let state = match run.spec.action {
         Action::Apply => &run.spec.state,
-        Action::Plan => made.as_ref()?.state?,
+        Action::Plan | Action::Build => made.as_ref()?.state?,
     };
     let lineage = made.as_ref().and_then(|plan| plan.lineage);
     Some(Known { state, lineage, words: made.and_then(|plan| plan.place) })

@@ -69,6 +69,7 @@ pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
         (Action::Apply, Mode::Normal) => (LayerState::ApplyNeeded, "applying"),
         (Action::Apply, Mode::RefreshOnly) => (LayerState::ApplyNeeded, "accepting drift from"),
         (Action::Apply, Mode::Destroy) => (LayerState::ApplyNeeded, "destroying"),
+        (Action::Build, _) => (LayerState::PlanNeeded, "building the image of"),
     };
     let run_state = run.status.as_ref().and_then(|s| s.state);
     if let Some((reason, standing, message)) = obstacle(run) {
@@ -100,6 +101,7 @@ pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
             let reason = match run.spec.action {
                 Action::Plan => PLANNING,
                 Action::Apply => APPLYING,
+                Action::Build => BUILDING,
             };
             (reason, format!("{what}: {}", run.spec.trigger.reason))
         }
@@ -110,6 +112,7 @@ pub(super) fn at_work(run: &TerraformRun, plan: Option<&Plan<'_>>) -> Need {
 /// The reasons of a layer that a run works for, in the queue or with a pod.
 pub const PLANNING: &str = "Planning";
 pub const APPLYING: &str = "Applying";
+pub const BUILDING: &str = "Building";
 
 /// What keeps a run from starting, or its pod, beside the queue, which moves by itself.
 pub(super) fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &str)> {

@@ -9,7 +9,7 @@ use api::{TerraformApproval, TerraformRun};
 
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
-use super::runs::{self, Wanted, start_apply, start_plan};
+use super::runs::{self, Files, Wanted, start_apply, start_plan};
 use super::{Observed, Source, annotated, drift, moved, name_of, policy, undone};
 use crate::run::SUPERSEDED;
 use crate::{Wake, later};
@@ -23,12 +23,13 @@ pub(super) struct PlanWish<'a> {
     pub(super) after: Option<&'a TerraformRun>,
     pub(super) reason: String,
     pub(super) preceding: u32,
-    pub(super) bundle: Option<Sha256>,
+    /// The files, where they are known from an earlier run.
+    pub(super) files: Option<Files>,
 }
 
 impl<'a> PlanWish<'a> {
     pub(super) fn new(kind: TriggerKind, revision: &'a CommitId, reason: String) -> Self {
-        Self { kind, mode: Mode::Normal, revision, after: None, reason, preceding: 0, bundle: None }
+        Self { kind, mode: Mode::Normal, revision, after: None, reason, preceding: 0, files: None }
     }
 }
 
@@ -65,7 +66,7 @@ pub(super) fn plan_or_pause(seen: &Observed<'_>, history: &History<'_>, wish: Pl
             let wanted = Wanted {
                 mode: wish.mode,
                 preceding: wish.preceding,
-                bundle: wish.bundle,
+                files: wish.files,
                 undoes: match wish.mode {
                     Mode::Destroy => undone::of(seen),
                     Mode::Normal | Mode::RefreshOnly => None,
@@ -128,7 +129,7 @@ pub(super) fn after_failed_apply(seen: &Observed<'_>, history: &History<'_>, app
             mode: apply.spec.mode,
             after: Some(apply),
             preceding: if exhausted { 0 } else { failures },
-            bundle: apply.spec.bundle.clone(),
+            files: Some(Files::of(apply)),
             ..PlanWish::new(TriggerKind::Failure, &apply.spec.layer.revision, reason)
         };
         return plan_or_pause(seen, history, wish);

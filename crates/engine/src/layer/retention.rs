@@ -7,7 +7,7 @@ use api::run::{Action, Mode};
 use jiff::Timestamp;
 
 use super::history::{History, finished_at, has_succeeded, is_terminal};
-use super::{Gone, Observed, Read, policy};
+use super::{Gone, Observed, Read, build, policy};
 use crate::{Wake, later};
 
 /// The run controller lets a run's pod go right after its result is recorded, and needs the run for that.
@@ -23,7 +23,7 @@ pub(super) struct Expired {
 }
 
 /// O(runs kept for the layer · protected runs, which are a handful).
-pub(super) fn expired(seen: &Observed<'_>, history: &History<'_>) -> Expired {
+pub(super) fn expired<'a>(seen: &Observed<'a>, history: &History<'a>) -> Expired {
     let protected = protected(seen, history);
     let max_age = policy::run_age(seen);
     let max_bytes = policy::run_bytes(seen);
@@ -53,8 +53,8 @@ pub(super) fn expired(seen: &Observed<'_>, history: &History<'_>) -> Expired {
 }
 
 /// What decisions, people and running work refer to: the newest plans and their applies, the run that left the layer in sync, the
-/// acceptance of drift that holds, the last apply, the last failures to plan the relevant commit, the newest run of all, and what is under way with its plan.
-fn protected<'a>(seen: &Observed<'_>, history: &History<'a>) -> Vec<&'a TerraformRun> {
+/// acceptance of drift that holds, the last apply, the last failures to plan the relevant commit, the build of its image, the newest run of all, and what is under way with its plan.
+fn protected<'a>(seen: &Observed<'a>, history: &History<'a>) -> Vec<&'a TerraformRun> {
     let newest =
         |wanted: &dyn Fn(&TerraformRun) -> bool| history.newest_first.iter().copied().find(|run| wanted(run));
     let plans = [history.plan.as_ref(), history.look.as_ref()].into_iter().flatten();
@@ -82,7 +82,8 @@ fn protected<'a>(seen: &Observed<'_>, history: &History<'a>) -> Vec<&'a Terrafor
     let failures = relevant.into_iter().flat_map(|revision| {
         [Mode::Normal, Mode::RefreshOnly].map(|mode| history.newest_failed_plan(mode, revision, None))
     });
-    planned.chain(others).chain(failures).flatten().collect()
+    let builds = relevant.into_iter().flat_map(|revision| build::kept(seen, history, revision));
+    planned.chain(others).chain(failures).chain(builds).flatten().collect()
 }
 
 fn is_among(run: &TerraformRun, runs: &[&TerraformRun]) -> bool {

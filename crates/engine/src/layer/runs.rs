@@ -1,6 +1,6 @@
 //! How a wish becomes a run. The same wish always makes the same name.
 
-use api::image::PinnedImage;
+use api::image::{BuiltImage, PinnedImage};
 use api::run::{Action, Artifact, LayerRef, Mode, Trigger, Undone};
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
@@ -9,7 +9,7 @@ use kube::core::ObjectMeta;
 
 use super::history::{History, Plan, bundle_of};
 use super::need::{self, Need, unknown};
-use super::{Observed, annotated, known_inputs, name_of, outputs, policy, state_of};
+use super::{Observed, annotated, build as built, known_inputs, name_of, outputs, policy, state_of};
 use crate::image;
 use crate::names::{self, Wish};
 
@@ -20,11 +20,26 @@ pub(super) struct Wanted<'a> {
     pub(super) token: &'a str,
     pub(super) trigger: Trigger,
     pub(super) preceding: u32,
-    pub(super) bundle: Option<Sha256>,
+    /// The files, where they are known from an earlier run; else the newest of the revision.
+    pub(super) files: Option<Files>,
     /// The state that it is about, where that is known better than by the layer's place.
     pub(super) state: Option<Sha256>,
     pub(super) inputs: Option<Sha256>,
     pub(super) undoes: Option<Undone>,
+}
+
+/// What a run worked on.
+#[derive(Debug, Clone)]
+pub(super) struct Files {
+    pub(super) bundle: Option<Sha256>,
+    pub(super) image: Option<PinnedImage>,
+}
+
+impl Files {
+    /// As the run was told.
+    pub(super) fn of(run: &TerraformRun) -> Self {
+        Self { bundle: run.spec.bundle.clone(), image: run.spec.image.clone() }
+    }
 }
 
 impl<'a> Wanted<'a> {
@@ -35,7 +50,7 @@ impl<'a> Wanted<'a> {
             token,
             trigger,
             preceding: 0,
-            bundle: None,
+            files: None,
             state: None,
             inputs,
             undoes: None,
@@ -49,7 +64,27 @@ impl<'a> Wanted<'a> {
 }
 
 pub(super) fn start_plan(seen: &Observed<'_>, wanted: Wanted<'_>) -> Need {
-    build(seen, Action::Plan, None, wanted).map_or_else(nameless, |run| need::start(run, None))
+    build(seen, Action::Plan, Purpose::Code(None), wanted).map_or_else(nameless, |run| need::start(run, None))
+}
+
+/// The image of a commit. It is given nothing of the layer's variables.
+pub(super) fn start_build(
+    seen: &Observed<'_>,
+    image: BuiltImage,
+    revision: &CommitId,
+    token: &str,
+    trigger: Trigger,
+) -> Need {
+    let wanted = Wanted::given(revision, token, trigger, None);
+    build(seen, Action::Build, Purpose::Image(image), wanted)
+        .map_or_else(nameless, |run| need::start(run, None))
+}
+
+/// What a run is for.
+enum Purpose {
+    /// The code is planned, or what is named here of it is applied.
+    Code(Option<Artifact>),
+    Image(BuiltImage),
 }
 
 fn nameless() -> Need {
@@ -70,13 +105,13 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
     let wanted = Wanted {
         mode: spec.mode,
         preceding: spec.preceding_failures,
-        bundle: spec.bundle.clone(),
+        files: Some(Files::of(plan.run)),
         // Whoever changes this state takes its lock, from whatever layer they come.
         state: plan.state.cloned(),
         undoes: spec.undoes.clone(),
         ..Wanted::given(&spec.layer.revision, "", trigger, spec.inputs.clone())
     };
-    let run = artifact.and_then(|artifact| build(seen, Action::Apply, Some(artifact), wanted));
+    let run = artifact.and_then(|artifact| build(seen, Action::Apply, Purpose::Code(Some(artifact)), wanted));
     run.map_or_else(nameless, |run| need::start(run, Some(plan)))
 }
 
@@ -151,14 +186,15 @@ fn annotated_token(run: &TerraformRun) -> Option<&str> {
     run.metadata.annotations.as_ref()?.get(TOKEN_ANNOTATION).map(String::as_str)
 }
 
-fn build(
-    seen: &Observed<'_>,
-    action: Action,
-    artifact: Option<Artifact>,
-    wanted: Wanted<'_>,
-) -> Option<TerraformRun> {
+fn build(seen: &Observed<'_>, action: Action, purpose: Purpose, wanted: Wanted<'_>) -> Option<TerraformRun> {
     let layer = seen.layer;
+    let (artifact, built) = match purpose {
+        Purpose::Code(artifact) => (artifact, None),
+        Purpose::Image(image) => (None, Some(image)),
+    };
     let sha256 = artifact.as_ref().map(|a| &a.sha256);
+    let token =
+        built.as_ref().map_or_else(|| wanted.token.to_owned(), |image| built_token(image, wanted.token));
     let name = names::run(Wish {
         layer: name_of(layer),
         layer_uid: layer.metadata.uid.as_deref()?,
@@ -167,10 +203,18 @@ fn build(
         revision: wanted.revision,
         plan: sha256,
         inputs: wanted.inputs.as_ref(),
-        token: wanted.token,
+        token: &token,
     });
-    let known = seen.image.and_then(|image| image.status.as_ref());
-    let image = image::pinned(layer, known, seen.runs, wanted.revision);
+    let files = match (wanted.files, &built) {
+        (_, Some(_)) => Files { bundle: None, image: None },
+        (Some(Files { bundle, image }), None) => {
+            Files { bundle: bundle.or_else(|| known_files(seen, image.as_ref(), wanted.revision)), image }
+        }
+        (None, None) => {
+            let image = image_of(seen, wanted.revision);
+            Files { bundle: known_files(seen, image.as_ref(), wanted.revision), image }
+        }
+    };
     let mut run = TerraformRun::new(
         &name,
         TerraformRunSpec {
@@ -187,10 +231,11 @@ fn build(
                 .unwrap_or_else(|| state_of(layer)),
             artifact,
             trigger: wanted.trigger,
-            bundle: wanted.bundle.or_else(|| known_files(seen, image.as_ref(), wanted.revision)),
-            image,
+            image: files.image,
+            outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy && built.is_none(),
+            build: built,
+            bundle: files.bundle,
             inputs: wanted.inputs,
-            outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy,
             undoes: wanted.undoes,
             max_retries: policy::max_retries(seen),
             preceding_failures: wanted.preceding,
@@ -218,18 +263,52 @@ fn build(
     Some(run)
 }
 
+/// The image that a revision of the layer is worked on as, where it is one.
+fn image_of(seen: &Observed<'_>, revision: &CommitId) -> Option<PinnedImage> {
+    if seen.layer.spec.build.is_some() {
+        return built::built(seen, revision);
+    }
+    let known = seen.image.and_then(|image| image.status.as_ref());
+    image::pinned(seen.layer, known, seen.runs, revision)
+}
+
 /// The files of an image that an earlier run worked on: a registry need not be there, or have the image, to plan it again.
 /// O(runs kept).
 fn known_files(seen: &Observed<'_>, image: Option<&PinnedImage>, revision: &CommitId) -> Option<Sha256> {
-    image?;
-    let mut same = seen.runs.iter().filter(|run| &run.spec.layer.revision == revision);
-    same.find_map(bundle_of).cloned()
+    let image = Some(image?);
+    let is_same =
+        |run: &&TerraformRun| &run.spec.layer.revision == revision && run.spec.image.as_ref() == image;
+    seen.runs.iter().filter(is_same).find_map(bundle_of).cloned()
 }
 
 /// Deleted in the foreground: the garbage collector takes every dependent before the layer, also the runs that destroy its
 /// infrastructure. Those then belong to nobody, and the layer's own release deletes them.
 fn dependents_go_first(layer: &TerraformLayer) -> bool {
     layer.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "foregroundDeletion")
+}
+
+/// The same commit in another image is another wish.
+fn built_token(image: &BuiltImage, token: &str) -> String {
+    format!("{image} {token}")
+}
+
+/// The name that a build wished for now would have.
+pub(super) fn build_name(
+    seen: &Observed<'_>,
+    image: &BuiltImage,
+    revision: &CommitId,
+    token: &str,
+) -> String {
+    names::run(Wish {
+        layer: name_of(seen.layer),
+        layer_uid: seen.layer.metadata.uid.as_deref().unwrap_or_default(),
+        action: Action::Build,
+        mode: Mode::Normal,
+        revision,
+        plan: None,
+        inputs: None,
+        token: &built_token(image, token),
+    })
 }
 
 /// The name that a plan wished for now would have.

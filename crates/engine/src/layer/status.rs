@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, drift, image_words, outputs, template};
+use super::{Gone, Observed, Read, build, drift, image_words, outputs, template};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -60,7 +60,7 @@ pub(super) fn status(
         },
         image: match seen.image {
             Some(image) => image.status.clone().or(before.image),
-            None => None,
+            None => build::told(seen, history),
         },
         inputs: match &seen.inputs {
             Read::Present(Ok(inputs)) => inputs.clone(),

@@ -80,10 +80,12 @@ pub fn of_run(run: &TerraformRun) -> Option<Fact> {
         }
         (RunState::Failed, Action::Apply) => Event::ApplyFailed,
         (RunState::Failed, Action::Plan) => Event::PlanFailed,
-        (RunState::Succeeded, Action::Plan)
+        // A layer whose image cannot be built is stalled, and that is told.
+        (RunState::Failed, Action::Build)
+        | (RunState::Succeeded, Action::Plan | Action::Build)
         | (
             RunState::Initial | RunState::Running | RunState::FailureGracePeriod | RunState::Retrying,
-            Action::Plan | Action::Apply,
+            Action::Plan | Action::Apply | Action::Build,
         ) => return None,
     };
     let name = run.metadata.name.clone()?;

@@ -3,7 +3,7 @@
 //! A description is written once. What the layer says may have changed since, its tool for example; then the stored description
 //! stands, as if the change had come a moment later.
 
-use api::attempt::{Description, GivenInputs};
+use api::attempt::{BuildOrder, Description, GivenInputs};
 
 /// Whether the stored description is of the very attempt that is to begin: everything that a promise rests on is the same. What
 /// only says how the work is done may differ.
@@ -21,6 +21,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         revision,
         bundle: _,
         image,
+        build,
         path: _,
         workspace: _,
         tool: _,
@@ -39,6 +40,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());
+    // How registries are reached may be another way by now.
+    let image_of = |order: &Option<BuildOrder>| order.as_ref().map(|order| order.image.clone());
     namespace == &wanted.namespace
         && layer == &wanted.layer
         && layer_uid == &wanted.layer_uid
@@ -50,6 +53,7 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         && mode == &wanted.mode
         && revision == &wanted.revision
         && image == &wanted.image
+        && image_of(build) == image_of(&wanted.build)
         && state == &wanted.state
         && backend == &wanted.backend
         && plan == &wanted.plan

@@ -1,6 +1,7 @@
 //! What a runner is told: the run's own words, and what layer and repository say about the tool.
 
-use api::attempt::{Description, GivenInputs, Kept, PlanSource};
+use api::attempt::{BuildOrder, Description, GivenInputs, Kept, PlanSource};
+use api::image::BuiltImage;
 use api::inputs::Inputs;
 use api::layer::Unusable;
 use api::run::Mode;
@@ -33,6 +34,10 @@ pub(super) fn describe(
         revision: run.spec.layer.revision.clone(),
         bundle: bundle.clone(),
         image: run.spec.image.clone(),
+        build: match &run.spec.build {
+            Some(image) => Some(build_order(seen, layer, image)?),
+            None => None,
+        },
         path: layer.spec.path.clone(),
         workspace: layer.spec.workspace.clone().unwrap_or_default(),
         tool,
@@ -66,6 +71,19 @@ pub(super) fn describe(
             .as_ref()
             .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
         delete_workspace: run.spec.mode == Mode::Destroy && layer.spec.delete_workspace,
+    })
+}
+
+/// Nothing where images are not built any more.
+fn build_order(seen: &Observed<'_>, layer: &TerraformLayer, image: &BuiltImage) -> Option<BuildOrder> {
+    let login = layer.spec.build.as_ref()?.credentials.as_ref();
+    Some(BuildOrder {
+        image: image.clone(),
+        login: login.map(|login| match &login.key {
+            Some(key) => format!("key {key} of Secret {}", login.secret_name),
+            None => format!("Secret {}", login.secret_name),
+        }),
+        registries: seen.settings.builds.as_ref()?.registries.clone(),
     })
 }
 

@@ -53,6 +53,7 @@ impl Ended {
                 | Reason::BadInput
                 | Reason::HookFailed
                 | Reason::ScriptFailed
+                | Reason::BuildFailed
                 | Reason::Interrupted
                 | Reason::DatastoreFull,
                 Action::Apply,
@@ -65,12 +66,13 @@ impl Ended {
                 | Reason::InputsChanged
                 | Reason::HookFailed
                 | Reason::ScriptFailed
+                | Reason::BuildFailed
                 | Reason::Interrupted
                 | Reason::StateLocked
                 | Reason::ToolMissing
                 | Reason::ToolUntrusted
                 | Reason::DatastoreFull,
-                Action::Plan,
+                Action::Plan | Action::Build,
             ) => Next::MayRetry,
         };
         let plan = outcome.plan.as_ref();
@@ -89,6 +91,7 @@ impl Ended {
                 state_identity: plan.map(|p| identity(run, p)),
                 lineage: plan.and_then(|p| p.lineage.clone()).filter(|lineage| lineage.len() <= 256),
                 script: outcome.script.clone(),
+                image: outcome.image.clone(),
                 hook_outputs: outcome.hook_outputs.clone(),
                 differences: plan.map(|p| p.differences.clone()).unwrap_or_default(),
             },
@@ -137,12 +140,12 @@ impl Ended {
     pub(super) fn silent(action: Action, pod: &Pod, now: Timestamp) -> Self {
         let how = exit_words(pod);
         let (reason, message, next) = match action {
-            Action::Plan if exit_code(pod) == Some(api::attempt::EXIT_DATASTORE_FULL) => (
+            Action::Plan | Action::Build if exit_code(pod) == Some(api::attempt::EXIT_DATASTORE_FULL) => (
                 Reason::DatastoreFull.as_str(),
                 "the datastore is full: not even the result could be stored; free some space where it keeps its artefacts".to_owned(),
                 Next::MayRetry,
             ),
-            Action::Plan => {
+            Action::Plan | Action::Build => {
                 (RUNNER_DIED, format!("the runner ended without a result ({how})"), Next::MayRetry)
             }
             Action::Apply => (

@@ -5,6 +5,7 @@
 mod layer;
 mod layer_answers;
 mod layer_backend;
+mod layer_build;
 mod layer_deletion;
 mod layer_drift;
 mod layer_history;

@@ -8,9 +8,9 @@ use api::layer::{DeletionPolicy, TerraformLayerStatus};
 use api::repository::TerraformRepositoryStatus;
 use api::terraform::WorkloadState;
 use api::{Terraform, TerraformLayer, TerraformRepository, WORKLOAD_FINALIZER};
-use engine::door::surroundings::{Surroundings, Told};
+use engine::door::surroundings::Surroundings;
 use engine::door::terraform::{Effect, Given, Observed, Refused, Report, decide, report};
-use engine::{Wake, later};
+use engine::{Builds, Settings, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ struct Scene {
     layer: Option<TerraformLayer>,
     outputs: Given,
     surroundings: Surroundings,
-    told: Told,
+    settings: Settings,
     gone: bool,
 }
 
@@ -41,7 +41,7 @@ fn scene(spec: Value) -> Scene {
         layer: None,
         outputs: Given::default(),
         surroundings: Surroundings::default(),
-        told: Told::default(),
+        settings: crate::world::settings(),
         gone: false,
     }
 }
@@ -65,7 +65,7 @@ impl Scene {
             layer: self.layer.as_ref(),
             outputs: &self.outputs,
             surroundings: &self.surroundings,
-            told: &self.told,
+            settings: &self.settings,
         }
     }
 
@@ -228,8 +228,8 @@ fn the_manifests_as_they_were_written_become_a_repository_and_a_layer() {
     assert_eq!((truth, reason), ("False", "NotBuilt"));
     assert_eq!(
         message,
-        "images are not built: runs take the code from Git itself, and docker.io/alustan/terrform is not made; \
-         \"(image name to be built and push by the controller)\" is no part of the image's name and is left out"
+        "images are not built here: runs take the code from Git itself, and docker.io/alustan/terrform is not made; \
+         an administrator can let them be built, by --build-images; \"(image name to be built and push by the controller)\" is no part of the image's name and is left out"
     );
 
     // The other one in its place: nothing of the first is left where the two differ.
@@ -372,6 +372,11 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
             "write the registry's host before the name",
         ),
         (
+            json!({ "gitRepo": git(), "containerRegistry": { "imageName": "team/code:1.0" } }),
+            "ImageRefused",
+            "each commit is built under a tag of its own; remove it",
+        ),
+        (
             json!({ "containerRegistry": { "imageName": "team/code:1.0", "semanticVersion": "~1" } }),
             "ImageRefused",
             "has the tag 1.0, and semanticVersion chooses one",
@@ -410,6 +415,55 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
         assert_eq!(scene.condition("Ready").unwrap().1, reason);
         assert_eq!(scene.condition("Stalled").unwrap().1, reason);
     }
+}
+
+#[test]
+fn the_code_of_a_repository_is_built_into_the_image_of_its_manifest() {
+    let mut scene = written(INLINE);
+    scene.settings.builds = Some(Builds::default());
+    scene.step();
+    scene.settle();
+    let layer = scene.layer.as_mut().unwrap();
+    let login = json!({ "secretName": "my-dockerhub-secret", "key": "dockerhub-cred" });
+    assert_eq!(
+        serde_json::to_value(&layer.spec.build).unwrap(),
+        json!({ "name": "docker.io/alustan/terrform", "credentials": login })
+    );
+    let (truth, reason, message) = scene.condition("ImageBuilt").unwrap();
+    assert_eq!((truth, reason), ("Unknown", "NotBuiltYet"));
+    assert!(message.ends_with("is no part of the image's name and is left out"), "{message}");
+
+    let said = |image: Value| {
+        json!({ "conditions": [{ "type": "Ready", "status": "False", "reason": "Building", "message": "building",
+            "lastTransitionTime": "2027-01-15T08:00:00Z" }], "image": image })
+    };
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let name = "docker.io/alustan/terrform";
+    for (image, expected, words) in [
+        (
+            json!({ "name": name, "wanted": "abc", "message": "it is refused" }),
+            ("False", "BuildFailed"),
+            format!("{name}: it is refused"),
+        ),
+        (
+            json!({ "name": name, "wanted": "abc", "tag": "abc-1", "digest": digest }),
+            ("True", "Built"),
+            format!("{name}:abc-1@{digest} holds commit abc"),
+        ),
+    ] {
+        scene.layer.as_mut().unwrap().status = Some(serde_json::from_value(said(image)).unwrap());
+        scene.step();
+        let (truth, reason, message) = scene.condition("ImageBuilt").unwrap();
+        assert_eq!((truth, reason), expected);
+        assert!(message.starts_with(&words), "{message}");
+    }
+    assert!(scene.told().1.contains(&format!("; image {name}:abc-1@{digest}")), "{}", scene.told().1);
+
+    // Where images are built no more, the code is taken from Git again.
+    scene.settings.builds = None;
+    scene.settle();
+    assert_eq!(scene.layer.as_ref().unwrap().spec.build, None);
+    assert_eq!(scene.condition("ImageBuilt").unwrap().1, "NotBuilt");
 }
 
 const IMAGE: &str = include_str!("../../../../examples/seeds/001/workload.yaml");

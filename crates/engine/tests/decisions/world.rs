@@ -360,6 +360,7 @@ pub fn outcome(action: Action, reason: Reason, now: Timestamp) -> Outcome {
             backend: None,
         }),
         script: None,
+        image: None,
         hook_outputs: BTreeMap::new(),
         log_sha256: Sha256::of(b""),
     }

@@ -157,6 +157,7 @@ impl World {
             revision: self.revision.clone(),
             bundle: self.bundle.clone(),
             image: None,
+            build: None,
             path: "envs/prod".parse().unwrap(),
             workspace: Default::default(),
             tool: None,

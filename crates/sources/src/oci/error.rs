@@ -26,6 +26,8 @@ pub enum Error {
         "no tag of {image} satisfies {wanted}: {seen}; push such a version, or change spec.image.semanticVersion"
     )]
     NoVersion { image: String, wanted: String, seen: String },
+    #[error("{image} cannot be pushed: {why}")]
+    NotPushed { image: String, why: &'static str },
     #[error("{image} has no tag {tag} any more, or never had; push it, or change spec.image.tag")]
     NoTag { image: String, tag: String },
     #[error(
@@ -75,6 +77,7 @@ impl Error {
             | Self::NotFound { .. }
             | Self::NoVersion { .. }
             | Self::NoTag { .. }
+            | Self::NotPushed { .. }
             | Self::NoRegistry { .. }
             | Self::Forbidden { .. }
             | Self::EndlessTags { .. }

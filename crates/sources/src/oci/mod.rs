@@ -1,10 +1,12 @@
-//! OCI images as sources: which image a constraint, a tag or a digest means, and its layers as a bundle for a runner. Layers are copied as
-//! they are, and compared with their digests: nothing here unpacks or executes what it reads.
+//! OCI images as sources: which image a constraint, a tag or a digest means, and its layers as a bundle for a runner; and images that are
+//! made of a commit's files. Layers are copied as they are, and compared with their digests: nothing here unpacks or executes what it reads.
 
+mod build;
 pub mod constraint;
 mod error;
 pub mod login;
 pub mod manifest;
+mod push;
 pub mod registry;
 
 use std::path::PathBuf;
@@ -13,11 +15,13 @@ use std::time::Duration;
 use api::image::{Compression, IMAGE_FILE, ImageFiles, ImageLayer, ImagePlace, Wanted, layer_file};
 use api::text::{ImageDigest, ImageTag, Sha256};
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use reqwest::Method;
 use reqwest::header::LINK;
 use sha2::Digest;
 use tokio::io::AsyncWriteExt;
 
+pub use self::build::Pushed;
 pub use self::error::Error;
 pub use self::login::{InvalidLogins, Logins};
 pub use self::registry::{InvalidRegistryRewrite, RegistryRewrite};
@@ -271,28 +275,48 @@ impl Session<'_> {
 
     /// Copies a layer as it is. It must have the size and the digest that its manifest says.
     async fn layer(&mut self, layer: &Blob, name: &str, archive: &mut Archive) -> Result<(), Error> {
-        let damaged =
-            |image: &str| Error::Damaged { image: image.to_owned(), what: "one of its layers".to_owned() };
         let url = self.url(&format!("blobs/{}", layer.digest))?;
         let answer = self.ask(Method::GET, url, "*/*").await?;
         archive.begin(name, layer.size).await?;
-        let mut hasher = sha2::Sha256::new();
-        let mut size = 0_u64;
-        let mut pieces = answer.bytes_stream();
-        while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|error| self.broken(&error))?;
-            size = size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
-            if size > layer.size {
-                return Err(damaged(&self.image));
-            }
-            hasher.update(&piece);
+        let mut pieces = self.pieces(answer, layer);
+        while let Some(piece) = pieces.next().await? {
             archive.write(&piece).await?;
         }
-        let found = format!("sha256:{}", hex::encode(hasher.finalize()));
-        if size != layer.size || found != layer.digest.as_str() {
-            return Err(damaged(&self.image));
+        archive.end(layer.size).await
+    }
+
+    /// The bytes of a layer, piece by piece. They must have the size and the digest that its manifest says.
+    fn pieces(&self, answer: reqwest::Response, layer: &Blob) -> Pieces<'_> {
+        let (rest, layer) = (answer.bytes_stream().boxed(), layer.clone());
+        Pieces { session: self, layer, rest, hasher: sha2::Sha256::new(), size: 0 }
+    }
+}
+
+struct Pieces<'a> {
+    session: &'a Session<'a>,
+    layer: Blob,
+    rest: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    hasher: sha2::Sha256,
+    size: u64,
+}
+
+impl Pieces<'_> {
+    /// Nothing once all of it came, and was right.
+    async fn next(&mut self) -> Result<Option<bytes::Bytes>, Error> {
+        let damaged =
+            || Error::Damaged { image: self.session.image.clone(), what: "one of its layers".to_owned() };
+        let Some(piece) = self.rest.next().await else {
+            let found = format!("sha256:{}", hex::encode(self.hasher.clone().finalize()));
+            let is_right = self.size == self.layer.size && found == self.layer.digest.as_str();
+            return if is_right { Ok(None) } else { Err(damaged()) };
+        };
+        let piece = piece.map_err(|error| self.session.broken(&error))?;
+        self.size = self.size.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        if self.size > self.layer.size {
+            return Err(damaged());
         }
-        archive.end(size).await
+        self.hasher.update(&piece);
+        Ok(Some(piece))
     }
 }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use api::image::{DOCKER_HUB, ImagePlace};
 use futures::StreamExt;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Method, Response, StatusCode, Url};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::error::Error;
 use super::login::{Challenge, Login, challenge};
+use super::push::Content;
 use crate::remote::{Addresses, may_connect};
 
 /// What is read of an answer that is not a blob.
@@ -53,6 +54,12 @@ impl FromStr for RegistryRewrite {
             && to.query().is_none()
             && to.fragment().is_none();
         if is_right { Ok(Self { from: from.to_owned(), to }) } else { Err(bad()) }
+    }
+}
+
+impl std::fmt::Display for RegistryRewrite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.from, self.to)
     }
 }
 
@@ -97,6 +104,11 @@ impl Target {
         let origin = Url::parse(&format!("{scheme}://{host}/"))
             .map_err(|_| forbidden("its host is not a host name or an address"))?;
         Ok(Self { origin, path: place.path.clone(), is_named: false })
+    }
+
+    /// Whether both are in the same registry.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.origin.origin() == other.origin.origin()
     }
 
     pub(super) fn url(&self, rest: &str) -> Option<Url> {
@@ -218,16 +230,28 @@ impl<'a> Session<'a> {
         url: Url,
         accept: &'static str,
     ) -> Result<Response, Error> {
+        self.tell(method, url, (ACCEPT, HeaderValue::from_static(accept)), &Content::Nothing).await
+    }
+
+    /// The same, with something to send.
+    pub(super) async fn tell(
+        &mut self,
+        method: Method,
+        url: Url,
+        (name, value): (HeaderName, HeaderValue),
+        content: &Content<'_>,
+    ) -> Result<Response, Error> {
         let (client, rule) = self.clients.of(&self.target);
         if let Some(refused) = refused_literal(&url, rule) {
             return Err(Error::Forbidden { image: self.image.clone(), why: refused.to_string() });
         }
         let mut has_logged_in = false;
         loop {
-            let mut request = client.request(method.clone(), url.clone()).header(ACCEPT, accept);
+            let mut request = client.request(method.clone(), url.clone()).header(&name, value.clone());
             if let Some(authorization) = &self.authorization {
                 request = request.header(AUTHORIZATION, authorization.clone());
             }
+            let request = content.attach(request).await?;
             let answer = request.send().await.map_err(|error| self.broken(&error))?;
             if answer.status() != StatusCode::UNAUTHORIZED || has_logged_in {
                 return self.success(answer);

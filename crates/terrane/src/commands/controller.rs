@@ -25,6 +25,7 @@ use crate::controllers_role::{
     tools_directory,
 };
 use crate::definitions::Definitions;
+use crate::image_builds::Builder;
 use crate::signs::{self, Duty};
 use crate::{environment, kubernetes};
 
@@ -117,6 +118,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
     settings.image_interval = options.image_sources.interval();
+    settings.builds = options.image_builds.settings(Builder::Off, &options.image_sources, addresses);
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     settings.told = options.surroundings.told(engine::door::surroundings::Whose::Nobodys);

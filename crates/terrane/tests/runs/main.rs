@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod backends;
+mod builds;
 mod draining;
 mod figures;
 #[path = "../harness/mod.rs"]

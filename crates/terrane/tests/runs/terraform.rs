@@ -10,6 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use testkit::process::Scratch;
+use testkit::registry::Registry;
 use testkit::s3::S3Server;
 
 use crate::harness::{Terrane, commit_files, until};
@@ -130,8 +131,11 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     let to = format!("file://{}", source.path().display());
     let (ssh, https) = (format!("git@github.com:example={to}"), format!("https://github.com/example={to}"));
     let forge = format!("{FORGE}={to}");
+    let registry = Registry::start().await.unwrap();
+    let images = format!("docker.io=http://{}", registry.address());
     let mut terrane = Terrane::new();
     let flags = [
+        ["--registry-rewrite", &images],
         ["--runner-secret-env", "aws-credentials"],
         ["--git-rewrite", &ssh],
         ["--git-rewrite", &https],
@@ -143,8 +147,12 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----\n";
     secret(&client, "my-ssh-secret", BTreeMap::from([(KEY.to_owned(), key.to_owned())])).await;
 
+    let login = json!({ "auths": { "docker.io": { "username": "jane", "password": "open-sesame" } } });
+    let login = BTreeMap::from([("dockerhub-cred".to_owned(), login.to_string())]);
+    secret(&client, "my-dockerhub-secret", login).await;
+
     tokio::join!(
-        as_they_were_written(&client, &terrane, &server),
+        as_they_were_written(&client, &terrane, &server, &registry),
         the_example_is_deployed_kept_and_destroyed(&client, &terrane, &server),
         a_deploy_that_fails_is_tried_to_the_limit(&client),
     );
@@ -153,7 +161,7 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     end(terrane).await;
 }
 
-async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Server) {
+async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Server, registry: &Registry) {
     let made = apply(client, INLINE).await;
     let done = terraform_until(client, NAME, "the first manifest is deployed", is_completed).await;
     let status = done.status.clone().unwrap();
@@ -163,7 +171,9 @@ async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Ser
         json!({ "greeting": "value1 value2", "password": password })
     );
     assert!(condition::is_true(&status.conditions, "Ready"));
-    assert_eq!(condition::find(&status.conditions, "ImageBuilt").unwrap().reason, "NotBuilt");
+    let built = condition::find(&status.conditions, "ImageBuilt").unwrap();
+    assert_eq!(built.reason, "Built", "{built:?}");
+    assert!(built.message.starts_with("docker.io/alustan/terrform:"), "{built:?}");
     let state = resources(server, NAME);
     assert_eq!(state[0]["instances"][0]["attributes"]["input"]["value"], "value1 value2", "{state:?}");
     assert!(log_of_last(client, terrane, NAME).await.contains("Script scripts.apply:"));
@@ -177,6 +187,7 @@ async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Ser
     assert_eq!(again.metadata.generation, made.metadata.generation);
     assert_eq!(applies_of(client, NAME).await.len(), applies);
     gone(client, NAME).await;
+    assert_eq!(registry.tags("alustan/terrform").await.unwrap().len(), 1, "one commit, one image");
     assert!(resources(server, NAME).is_empty(), "all is destroyed");
 
     apply(client, CONFIG_MAP).await;

@@ -38,7 +38,7 @@ pub(crate) async fn reconcile(
         layer: layer.as_ref(),
         outputs: &outputs,
         surroundings: &surroundings,
-        told: &context.settings.told,
+        settings: &context.settings,
     };
     let effects = decide(&seen);
     let is_new = effects.first() == Some(&Effect::AddFinalizer);
