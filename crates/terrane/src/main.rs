@@ -14,6 +14,7 @@ mod image_sources;
 mod kubernetes;
 mod listening;
 mod local_node;
+mod metacontroller;
 mod provider_service;
 mod runner_overrides;
 mod signs;

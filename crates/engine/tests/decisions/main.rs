@@ -23,5 +23,6 @@ mod run_undoing;
 mod runner_override;
 mod runner_pod;
 mod terraform;
+mod terraform_composite;
 mod webhook;
 mod world;
