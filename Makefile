@@ -2,9 +2,9 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance test-upgrade deploy push
+.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance test-gitea test-upgrade deploy push
 
-SCRIPTS := tools/setup tools/chart-check tools/push .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
+SCRIPTS := tools/setup tools/chart-check tools/push tools/gitea/check .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 TARGET = $${CARGO_TARGET_DIR:-target}
@@ -101,6 +101,11 @@ test-conformance: ## Run the cases that the embedded API is held to on that clus
 	@TERRANE_TOOLS="$(TOOLS)" tools/cluster/conformance
 
 # The earlier version first: both are made in the same place.
+test-gitea: ## Let a real Gitea tell a real `terrane up` of a push
+	@tools/setup build gitea
+	cargo build --locked --package terrane
+	tools/gitea/check "$(TARGET)/debug/terrane"
+
 test-upgrade: ## Upgrade an earlier version with work under way, roll back, upgrade again (UPGRADE_FROM=COMMIT)
 	@tools/setup build image cluster
 	@tools/cluster/previous "$(UPGRADE_FROM)" "$(IMAGE_PROFILE)" "$(TARGET)" >/dev/null

@@ -40,8 +40,9 @@ use api::{
 use engine::run::can_still_work;
 use engine::shard::Shard;
 use engine::{Settings, Wake};
-use feed::Feed;
-use futures::StreamExt;
+use feed::{Feed, Handle};
+use futures::future::OptionFuture;
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -54,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use alarm::{Alarm, Timer};
 pub use balance::balance;
+pub use door::terraform::composite::{Told, composite};
 pub use error::{Class, Error};
 pub use events::Events;
 pub use leader::{Election, Leadership, lead};
@@ -76,6 +78,7 @@ pub struct Context {
     pub namespaces: Namespaces,
     /// The part of the fleet that is worked on.
     pub shard: Shard,
+    pub terraforms: Terraforms,
     pub datastore: datastore::Client,
     pub desk: Arc<Desk>,
     pub settings: Arc<Settings>,
@@ -100,6 +103,15 @@ pub struct Context {
     pub metrics: Metrics,
 }
 
+/// Who keeps Terraforms: never two.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Terraforms {
+    #[default]
+    Kept,
+    /// Metacontroller keeps them, and asks (see [`composite`]).
+    LeftToMetacontroller,
+}
+
 impl Context {
     /// A context that waits for nothing and has counted nothing yet.
     pub fn new(
@@ -113,6 +125,7 @@ impl Context {
             client,
             namespaces: Namespaces::All,
             shard: Shard::WHOLE,
+            terraforms: Terraforms::default(),
             datastore,
             desk,
             settings,
@@ -140,6 +153,11 @@ impl Context {
     /// The same for one part of the fleet, where other processes may work on the others. A runner is made in one's turn.
     pub fn of_shard(self, shard: Shard, turns: Turns) -> Self {
         Self { shard, queue: Arc::new(Queue::taking(turns)), ..self }
+    }
+
+    /// The same, with Terraforms kept by whom it says.
+    pub fn with_terraforms(self, terraforms: Terraforms) -> Self {
+        Self { terraforms, ..self }
     }
 
     /// The same, woken by another alarm than the passing of time.
@@ -197,7 +215,6 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let mut approval_feed =
         Feed::<TerraformApproval>::new(&context.client, namespaces, shard, config(), events);
     let mut repo_feed = Feed::<Repo>::new(&context.client, namespaces, shard, config(), events);
-    let mut terraform_feed = Feed::<Terraform>::new(&context.client, namespaces, shard, config(), events);
     let mut notification_feed =
         Feed::<TerraformNotification>::new(&context.client, namespaces, shard, config(), events);
     let (queue, now) = (Arc::clone(&context.queue), context.now);
@@ -287,32 +304,24 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .for_each(|result| async move { log("Repo", result) });
 
-    let (terraforms, _) = terraform_feed.controller(concern::terraform);
-    let looking_around = context.surroundings.work(&context, terraforms.store(), stop.clone());
-    let terraforms = terraforms
-        .with_config(options())
-        .watches_stream(
-            repository_feed.touched(concern::repository_to_repo),
-            |repository: TerraformRepository| {
-                let namespace = repository.namespace().unwrap_or_default();
-                Some(ObjectRef::new(&repository.name_any()).within(&namespace))
-            },
-        )
-        .watches_stream(layer_feed.touched(concern::layer_to_terraform), |layer: TerraformLayer| {
-            let namespace = layer.namespace().unwrap_or_default();
-            Some(ObjectRef::new(&layer.name_any()).within(&namespace))
-        })
-        .reconcile_on(news.terraforms)
-        .graceful_shutdown_on(stopped(&stop))
-        .run(
-            |object, context| {
-                let done = door::terraform::reconcile(object.clone(), context.clone());
-                measured(Waiting::from(&*object), context, done)
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("Terraform", result) });
+    let terraforms = match context.terraforms {
+        Terraforms::Kept => Some(keep_terraforms(
+            &context,
+            config(),
+            (
+                repository_feed.touched(concern::repository_to_repo),
+                layer_feed.touched(concern::layer_to_terraform),
+            ),
+            news.terraforms,
+            &stop,
+        )),
+        Terraforms::LeftToMetacontroller => {
+            // Nobody reads them.
+            drop(news.terraforms);
+            None
+        }
+    };
+    let terraforms = OptionFuture::from(terraforms);
 
     let posting =
         context.board.listen(layer_feed.listen(), run_feed.listen(), context.desk.clone(), context.now);
@@ -386,7 +395,6 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             run_feed.work(stop()),
             approval_feed.work(stop()),
             repo_feed.work(stop()),
-            terraform_feed.work(stop()),
             notification_feed.work(stop()),
             pod_feed.work(stop()),
         )
@@ -405,13 +413,51 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             counting,
             posting,
             sending,
-            references,
-            looking_around
+            references
         );
         told.cancel();
     };
     tokio::join!(work, telling);
     Ok(())
+}
+
+/// The loop of Terraforms, with its watch. By name, not by owner: one also waits for what bears its name and belongs to somebody else.
+async fn keep_terraforms(
+    context: &Context,
+    config: watcher::Config,
+    (repositories, layers): (
+        impl Stream<Item = Result<TerraformRepository, watcher::Error>> + Send + 'static,
+        impl Stream<Item = Result<TerraformLayer, watcher::Error>> + Send + 'static,
+    ),
+    woken: impl Stream<Item = ObjectRef<Handle<Terraform>>> + Send + 'static,
+    stop: &CancellationToken,
+) {
+    let Context { client, namespaces, shard, events, .. } = context;
+    let mut feed = Feed::<Terraform>::new(client, namespaces, *shard, config, events);
+    let (controller, _) = feed.controller(concern::terraform);
+    let looking_around = context.surroundings.work(context, controller.store(), stop.clone());
+    let working = controller
+        .with_config(Config::default().concurrency(CONCURRENCY))
+        .watches_stream(repositories, |repository: TerraformRepository| {
+            let namespace = repository.namespace().unwrap_or_default();
+            Some(ObjectRef::new(&repository.name_any()).within(&namespace))
+        })
+        .watches_stream(layers, |layer: TerraformLayer| {
+            let namespace = layer.namespace().unwrap_or_default();
+            Some(ObjectRef::new(&layer.name_any()).within(&namespace))
+        })
+        .reconcile_on(woken)
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(
+            |object, context| {
+                let done = door::terraform::reconcile(object.clone(), context.clone());
+                measured(Waiting::from(&*object), context, done)
+            },
+            on_error,
+            Arc::new(context.clone()),
+        )
+        .for_each(|result| async move { log("Terraform", result) });
+    tokio::join!(working, looking_around, feed.work(stop.clone()));
 }
 
 async fn measured(

@@ -188,6 +188,9 @@ pub(crate) struct Up {
     pub runner_overrides: RunnerOverrides,
     #[command(flatten)]
     pub surroundings: Surroundings,
+    /// Leave Terraforms to metacontroller, and answer its /sync and /finalize here; nobody is asked who they are
+    #[arg(long, value_name = "ADDRESS")]
+    pub metacontroller_listen: Option<SocketAddr>,
     /// Make a Git repository with a few layers to play with, and follow it
     #[arg(long)]
     pub demo: bool,
@@ -262,6 +265,10 @@ pub(crate) struct Controller {
     pub runner_overrides: RunnerOverrides,
     #[command(flatten)]
     pub surroundings: Surroundings,
+    /// Leave Terraforms to metacontroller, and answer its /sync and /finalize here; nobody is asked who they are, so let nobody else reach
+    /// it. The same for all controllers of a cluster
+    #[arg(long, value_name = "ADDRESS")]
+    pub metacontroller_listen: Option<SocketAddr>,
 }
 
 impl Up {

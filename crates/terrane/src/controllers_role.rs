@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
-use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Outbox, Turns};
+use controllers::{Desk, Election, Leadership, Metrics, Namespaces, Outbox, Terraforms, Turns};
 use engine::leader::Terms;
 use engine::shard::Shard;
 use jiff::Timestamp;
@@ -20,6 +20,7 @@ use crate::signs::{Duty, Signs};
 pub(crate) struct ControllersRole {
     pub(crate) client: kube::Client,
     pub(crate) namespaces: Namespaces,
+    pub(crate) terraforms: Terraforms,
     pub(crate) datastore: datastore::Client,
     pub(crate) git: GitOptions,
     pub(crate) images: ImageOptions,
@@ -98,6 +99,7 @@ impl ControllersRole {
         let context =
             controllers::Context::new(client, self.datastore.clone(), desk, settings, Timestamp::now);
         let context = context.within(self.namespaces.clone()).of_shard(shard, turns.clone());
+        let context = context.with_terraforms(self.terraforms);
         // What may be read from there may be told there.
         let context = context.with_outbox(Outbox::to(self.git.addresses));
         Ok(context.with_metrics(self.metrics.clone()))

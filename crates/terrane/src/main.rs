@@ -15,6 +15,7 @@ mod image_sources;
 mod kubernetes;
 mod listening;
 mod local_node;
+mod metacontroller;
 mod provider_service;
 mod runner_overrides;
 mod signs;

@@ -1,5 +1,7 @@
 //! The objects that a door makes: whose they are, how they are made, and how the fields that the door sets are put right.
 
+use std::collections::BTreeMap;
+
 use api::label;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Map, Value, json};
@@ -13,6 +15,15 @@ pub(super) fn may_change(door: &ObjectMeta, found: &ObjectMeta) -> bool {
     is_ours(door, found) && found.deletion_timestamp.is_none()
 }
 
+/// By which metacontroller knows the objects that it keeps for another one.
+const OF_CONTROLLER: &str = "controller-uid";
+
+/// What every object that a door makes is labelled with. It says whose it is also to metacontroller, which lets go of what does not: so
+/// that it may take over what Terrane has made.
+pub(super) fn labels(door: &ObjectMeta) -> Value {
+    json!({ label::MANAGED_BY: "terrane", OF_CONTROLLER: door.uid })
+}
+
 /// A new object of the same name, with these fields of its spec and no others.
 pub(super) fn build_child(door: &ObjectMeta, owner: &OwnerReference, kind: &str, spec: &Value) -> Value {
     json!({
@@ -21,7 +32,7 @@ pub(super) fn build_child(door: &ObjectMeta, owner: &OwnerReference, kind: &str,
         "metadata": {
             "name": door.name,
             "namespace": door.namespace,
-            "labels": { label::MANAGED_BY: "terrane" },
+            "labels": labels(door),
             "ownerReferences": [owner],
         },
         "spec": spec,
@@ -41,7 +52,7 @@ pub(super) fn difference(found: &Value, wanted: &Value) -> Option<Value> {
     for (name, wanted) in wanted {
         match (found.get(name), wanted) {
             (None, Value::Null) => {}
-            (Some(found), wanted) if found == wanted => {}
+            (Some(found), wanted) if is_same(found, wanted) => {}
             (Some(Value::Object(found)), Value::Object(wanted)) => {
                 let gone = found.keys().filter(|name| !wanted.contains_key(*name));
                 let whole: Map<String, Value> =
@@ -55,6 +66,25 @@ pub(super) fn difference(found: &Value, wanted: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
+/// Whether they mean the same: entries that have names may stand in any order, and whoever merges them keeps the one it found.
+fn is_same(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => {
+            match (by_name(found), by_name(wanted)) {
+                (Some(by_name), Some(wanted_by_name)) if by_name.len() == found.len() => {
+                    by_name == wanted_by_name
+                }
+                _ => found == wanted,
+            }
+        }
+        _ => found == wanted,
+    }
+}
+
+fn by_name(entries: &[Value]) -> Option<BTreeMap<&str, &Value>> {
+    entries.iter().map(|entry| Some((entry.get("name")?.as_str()?, entry))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +96,21 @@ mod tests {
         let patch = json!({ "gone": null, "deep": { "x": { "old": null, "new": 2 }, "y": [1, 2] } });
         assert_eq!(difference(&found, &wanted), Some(patch));
         assert_eq!(difference(&found, &json!({ "a": 1, "same": { "z": 1 } })), None);
+    }
+
+    #[test]
+    fn entries_with_names_may_stand_in_any_order() {
+        let entry = |name: &str, value: u8| json!({ "name": name, "value": value });
+        let found = json!({ "all": [entry("b", 2), entry("a", 1)] });
+        assert_eq!(difference(&found, &json!({ "all": [entry("a", 1), entry("b", 2)] })), None);
+        for other in [
+            json!([entry("a", 1), entry("b", 3)]),
+            json!([entry("a", 1)]),
+            json!([entry("a", 1), entry("a", 1)]),
+            json!([entry("a", 1), { "value": 2 }]),
+        ] {
+            assert!(difference(&found, &json!({ "all": other })).is_some(), "{other}");
+        }
+        assert!(difference(&json!({ "all": [2, 1] }), &json!({ "all": [1, 2] })).is_some());
     }
 }

@@ -3,6 +3,7 @@
 
 mod branch;
 mod child;
+pub mod composite;
 mod job;
 mod place;
 mod ready;

@@ -16,6 +16,7 @@ use kube::Resource;
 use serde_json::{Value, json};
 
 use super::child::{build_child, build_patch, difference, is_ours, may_change};
+use super::composite::is_of_metacontroller;
 use super::place::Place;
 use super::ready::{Progress, Ready, in_the_way, of_layer, unreadable};
 use super::surroundings::{self, Surroundings};
@@ -88,6 +89,9 @@ pub fn outputs_of(terraform: &Terraform) -> Option<ObjectName> {
 
 pub fn decide(seen: &Observed<'_>) -> Vec<Effect> {
     let metadata = &seen.terraform.metadata;
+    if is_metacontrollers(seen.terraform) {
+        return Vec::new();
+    }
     if metadata.deletion_timestamp.is_some() {
         return end(seen);
     }
@@ -97,6 +101,11 @@ pub fn decide(seen: &Observed<'_>) -> Vec<Effect> {
     // What cannot be understood leaves everything as it is.
     let Ok(wish) = wish(&seen.terraform.spec) else { return Vec::new() };
     keep_repository(seen, &wish).into_iter().chain(keep_layer(seen, &wish)).collect()
+}
+
+/// Whether metacontroller keeps it: two who keep one object would undo each other's work.
+fn is_metacontrollers(terraform: &Terraform) -> bool {
+    terraform.metadata.finalizers.iter().flatten().any(|finalizer| is_of_metacontroller(finalizer))
 }
 
 pub fn holds_finalizer(terraform: &Terraform) -> bool {
@@ -226,6 +235,9 @@ fn is_readable(repository: &TerraformRepository) -> bool {
 pub fn report(seen: &Observed<'_>, refused: &[Refused]) -> Report {
     let terraform = seen.terraform;
     let (generation, before) = (terraform.metadata.generation, terraform.status.clone().unwrap_or_default());
+    if is_metacontrollers(terraform) {
+        return Report { status: before, wake: Wake::OnChange, let_go: false };
+    }
     if terraform.metadata.deletion_timestamp.is_some() {
         return ending(seen, before, refused);
     }

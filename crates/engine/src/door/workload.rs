@@ -21,6 +21,22 @@ use super::place::{Place, places};
 pub(super) const POST_DEPLOY: &str = "postDeploy";
 const TF_VAR: &str = "TF_VAR_";
 
+/// All fields of a layer's spec that are wholly its Terraform's.
+pub(super) const LAYER_FIELDS: [&str; 12] = [
+    "repository",
+    "branch",
+    "build",
+    "image",
+    "path",
+    "triggerPaths",
+    "environment",
+    "backend",
+    "scripts",
+    "hooks",
+    "writeOutputsTo",
+    "deletionPolicy",
+];
+
 /// Why nothing can be made of a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
@@ -288,11 +304,12 @@ impl Wish {
             "deletionPolicy": self.deletion_policy(),
         });
         // As the API will give it back: what is empty is not there.
-        let typed: api::TerraformLayerSpec = serde_json::from_value(fields.clone()).ok()?;
+        let typed: api::TerraformLayerSpec = serde_json::from_value(fields).ok()?;
         let kept = serde_json::to_value(typed).ok()?;
-        let names = fields.as_object()?.keys().cloned();
-        let whole: Map<String, Value> =
-            names.map(|name| (name.clone(), kept.get(&name).cloned().unwrap_or_default())).collect();
+        let whole: Map<String, Value> = LAYER_FIELDS
+            .iter()
+            .map(|name| ((*name).to_owned(), kept.get(name).cloned().unwrap_or_default()))
+            .collect();
         Some(Value::Object(whole))
     }
 }

@@ -24,6 +24,7 @@ mod run_undoing;
 mod runner_override;
 mod runner_pod;
 mod terraform;
+mod terraform_composite;
 mod terraform_surroundings;
 mod webhook;
 mod world;

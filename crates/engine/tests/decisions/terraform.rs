@@ -18,18 +18,18 @@ use serde_json::{Value, json};
 const INLINE: &str = include_str!("../../../../examples/seeds/000/inline.yaml");
 const CONFIG_MAP: &str = include_str!("../../../../examples/seeds/000/config-map.yaml");
 
-struct Scene {
-    now: Timestamp,
-    terraform: Terraform,
-    repository: Option<TerraformRepository>,
-    layer: Option<TerraformLayer>,
-    outputs: Given,
-    surroundings: Surroundings,
-    settings: Settings,
-    gone: bool,
+pub(crate) struct Scene {
+    pub(crate) now: Timestamp,
+    pub(crate) terraform: Terraform,
+    pub(crate) repository: Option<TerraformRepository>,
+    pub(crate) layer: Option<TerraformLayer>,
+    pub(crate) outputs: Given,
+    pub(crate) surroundings: Surroundings,
+    pub(crate) settings: Settings,
+    pub(crate) gone: bool,
 }
 
-fn scene(spec: Value) -> Scene {
+pub(crate) fn scene(spec: Value) -> Scene {
     let terraform = json!({
         "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform", "spec": spec,
         "metadata": { "name": "db", "namespace": "default", "uid": "uid-terraform", "generation": 1 },
@@ -52,12 +52,12 @@ fn written(manifest: &str) -> Scene {
     scene(manifest["spec"].clone())
 }
 
-fn git() -> Value {
+pub(crate) fn git() -> Value {
     json!({ "url": "https://github.com/team/infra/envs", "branch": "main" })
 }
 
 impl Scene {
-    fn observed(&self) -> Observed<'_> {
+    pub(crate) fn observed(&self) -> Observed<'_> {
         Observed {
             now: self.now,
             terraform: &self.terraform,
@@ -120,7 +120,7 @@ impl Scene {
     }
 
     /// The repository is looked at.
-    fn look(&mut self, found: Result<(), &str>) {
+    pub(crate) fn look(&mut self, found: Result<(), &str>) {
         let repository = self.repository.as_mut().unwrap();
         let observed_generation = repository.metadata.generation;
         let mut status = TerraformRepositoryStatus { observed_generation, ..Default::default() };
@@ -146,7 +146,7 @@ impl Scene {
         self.settle();
     }
 
-    fn deployed(spec: Value) -> Self {
+    pub(crate) fn deployed(spec: Value) -> Self {
         let mut scene = scene(spec);
         scene.settle();
         scene.look(Ok(()));

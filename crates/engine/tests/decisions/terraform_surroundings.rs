@@ -85,6 +85,7 @@ fn said(before: TerraformStatus, told: &Told, surroundings: &Surroundings) -> (V
     terraform.status = Some(before);
     let now = Timestamp::from_second(NOW).unwrap();
     let (outputs, nothing) = (Given::default(), None);
+    let settings = engine::Settings { told: told.clone(), ..crate::world::settings() };
     let observed = Observed {
         now,
         terraform: &terraform,
@@ -92,7 +93,7 @@ fn said(before: TerraformStatus, told: &Told, surroundings: &Surroundings) -> (V
         layer: None,
         outputs: &outputs,
         surroundings,
-        told,
+        settings: &settings,
     };
     let Report { status, wake, .. } = report(&observed, &[]);
     (serde_json::to_value(status).unwrap(), wake)

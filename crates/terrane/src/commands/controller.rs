@@ -27,7 +27,7 @@ use crate::controllers_role::{
 use crate::definitions::Definitions;
 use crate::image_builds::Builder;
 use crate::signs::{self, Duty};
-use crate::{environment, kubernetes};
+use crate::{environment, kubernetes, metacontroller};
 
 pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     let client = kubernetes::role_client().await?;
@@ -35,6 +35,7 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("listen on {address}; if something else does already, choose another address with --listen")
     })?;
+    let for_metacontroller = metacontroller::listen(options.metacontroller_listen).await?;
     let role = role(&options, client.clone())?;
     ensure_believed(&role.datastore).await?;
     let identity = identity()?;
@@ -50,6 +51,7 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
             Ok(()) => bail!("the HTTP service ended"),
             Err(error) => Err(error).context("the HTTP service"),
         },
+        ended = metacontroller::serve(for_metacontroller, client.clone(), Arc::clone(&role.settings)) => ended,
         ended = lead(&role, candidacy, &definitions, &stop) => ended.context("the controllers"),
         () = told_twice(&stop) => {
             tracing::warn!("told to stop twice: ended at once; another controller follows when the Lease runs out");
@@ -125,6 +127,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     Ok(ControllersRole {
         client,
         namespaces: options.area.namespaces(),
+        terraforms: metacontroller::keeper_of_terraforms(options.metacontroller_listen),
         datastore,
         git,
         images,

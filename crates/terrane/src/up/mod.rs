@@ -39,7 +39,7 @@ use crate::controllers_role::{Candidacy, ControllersRole, Offices};
 use crate::image_builds::Builder;
 use crate::signs::{self, Duty};
 use crate::stored::Stored;
-use crate::{demo, environment, local_node};
+use crate::{demo, environment, local_node, metacontroller};
 
 /// Nobody can follow while this process is down, as the API is down with it: renewing seldom writes less.
 const TERMS: Terms = Terms {
@@ -53,6 +53,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let signals = stop::Signals::catch().context("listen for Ctrl-C")?;
     let data = absolute(&options.data_dir)?;
     let listener = listen(options.listen, &data).await?;
+    let for_metacontroller = listen_for_metacontroller(options.metacontroller_listen).await?;
     let node_state = data.join("node");
     let mut server = start_api(&options, &data, &node_state).await?;
     let administrator = server.client(Identity::administrator());
@@ -117,6 +118,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             ended = ending("the process node", node.node.run(node_client)) => ended,
             ended = ending("the HTTP service", serve(listener, for_people)) => ended,
             ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
+            ended = metacontroller::serve(for_metacontroller, context.client.clone(), Arc::clone(&context.settings)) => ended,
             () = people.keeping => bail!("the HTTP service no longer follows what changes"),
             () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
             () = stored.keep() => bail!("what the datastore keeps is no longer counted"),
@@ -166,6 +168,15 @@ async fn listen(address: SocketAddr, data: &Path) -> anyhow::Result<TcpListener>
             Err(taken.into())
         }
     }
+}
+
+async fn listen_for_metacontroller(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+    if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
+        bail!(
+            "--metacontroller-listen {address} would answer whoever is in the network; choose a loopback address"
+        );
+    }
+    metacontroller::listen(address).await
 }
 
 async fn start_api(options: &Up, data: &Path, node_state: &Path) -> anyhow::Result<Server> {
@@ -244,6 +255,7 @@ fn controllers(
     Ok(ControllersRole {
         client,
         namespaces: Namespaces::All,
+        terraforms: metacontroller::keeper_of_terraforms(options.metacontroller_listen),
         datastore,
         git,
         images,

@@ -7,5 +7,6 @@ mod flags;
 mod full_disk;
 mod harness;
 mod killed;
+mod metacontroller;
 mod namespaced;
 mod node;

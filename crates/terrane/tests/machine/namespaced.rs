@@ -24,16 +24,16 @@ use testkit::process::Guarded;
 
 use crate::harness::{BINARY, Place, until};
 
-const TENANT: &str = "team-a";
+pub(crate) const TENANT: &str = "team-a";
 
-struct Ground {
-    cluster: RealCluster,
-    client: Client,
-    place: Place,
+pub(crate) struct Ground {
+    pub(crate) cluster: RealCluster,
+    pub(crate) client: Client,
+    pub(crate) place: Place,
 }
 
 impl Ground {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         // One of its own: a node that takes every pod must find no other test's.
         let options = Options { controllers: Controllers::Absent, disk: Disk::Fast };
         let cluster = RealCluster::start(options).await.unwrap();
@@ -58,12 +58,12 @@ impl Ground {
         ground
     }
 
-    fn kubectl(&self, arguments: &[&str]) {
+    pub(crate) fn kubectl(&self, arguments: &[&str]) {
         let output = self.cluster.kubectl().unwrap().args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn apply(&self, file: &Path) {
+    pub(crate) fn apply(&self, file: &Path) {
         self.kubectl(&["apply", "--server-side", "--filename", file.to_str().unwrap()]);
     }
 
@@ -126,7 +126,7 @@ impl Ground {
         path
     }
 
-    fn log(&self, role: &str) -> String {
+    pub(crate) fn log(&self, role: &str) -> String {
         fs::read_to_string(self.place.path(&format!("{role}.log"))).unwrap_or_default()
     }
 
@@ -149,15 +149,82 @@ impl Ground {
 
     /// Where a role says that it serves.
     async fn address(&self, role: &str, process: &mut Guarded) -> String {
+        self.address_told(role, "serving ", process).await
+    }
+
+    /// The address in the line of its log with these words.
+    pub(crate) async fn address_told(&self, role: &str, words: &str, process: &mut Guarded) -> String {
         until(&format!("the {role} serves"), async || {
             process.ensure_running().unwrap();
             let log = self.log(role);
-            let line = log.lines().find(|line| line.contains("serving "))?;
+            let line = log.lines().find(|line| line.contains(words))?;
             let (_, port) = line.split_once("127.0.0.1:")?;
             let port: String = port.chars().take_while(char::is_ascii_digit).collect();
             Some(format!("127.0.0.1:{port}"))
         })
         .await
+    }
+}
+
+/// What works on a ground. It ends when this is dropped.
+pub(crate) struct Work {
+    datastore: Guarded,
+    pub(crate) controller: Guarded,
+    node: Guarded,
+    artefacts: String,
+    /// Of the controller.
+    pod: Pod,
+}
+
+impl Ground {
+    fn in_place(&self, name: &str) -> String {
+        self.place.path(name).display().to_string()
+    }
+
+    /// How a role gets to the datastore.
+    fn reach(&self, artefacts: &str, account: &str) -> Vec<String> {
+        let token = self.in_place(&format!("{account}.token"));
+        vec![format!("--datastore-url={artefacts}"), format!("--token-file={token}")]
+    }
+
+    /// A datastore, a controller with these flags too, and a node.
+    pub(crate) async fn work(&self, more: &[String]) -> Work {
+        let audience = Some(api::DATASTORE_AUDIENCE);
+        let pod = self.pod(SYSTEM_NAMESPACE, "terrane-controller-0", api::CONTROLLER_ACCOUNT).await;
+        let server_pod = self.pod(SYSTEM_NAMESPACE, "terrane-server-0", api::SERVER_ACCOUNT).await;
+        for (account, pod) in [(api::CONTROLLER_ACCOUNT, &pod), (api::SERVER_ACCOUNT, &server_pod)] {
+            let token = self.token(SYSTEM_NAMESPACE, account, audience, Some(pod)).await;
+            fs::write(self.place.path(&format!("{account}.token")), token).unwrap();
+        }
+        let kept = ["directory", "keys", "tools"].map(|what| format!("--{what}={}", self.in_place(what)));
+        let kept = [&kept[..], &["--provider-registries=none".to_owned()]].concat();
+        let mut datastore = self.role("datastore", &kept).await;
+        let artefacts = format!("http://{}", self.address("datastore", &mut datastore).await);
+        let flags = [
+            self.reach(&artefacts, api::CONTROLLER_ACCOUNT),
+            vec![
+                "--runner-image=terrane.dev/local".to_owned(),
+                "--runner-service-account=terrane-runner".to_owned(),
+                "--allow-local-sources".to_owned(),
+                // So that runners are counted, in each of the namespaces.
+                "--max-runner-pods=2".to_owned(),
+                format!("--git-dir={}", self.in_place("git")),
+            ],
+            more.to_vec(),
+        ]
+        .concat();
+        let controller = self.role("controller", &flags).await;
+        let node = ["node", "--bind-unscheduled", "--name=machine.example", "--data-dir"];
+        let node = [
+            &node[..],
+            &[&self.in_place("node"), "--kubeconfig", self.cluster.kubeconfig().to_str().unwrap()],
+        ];
+        let node = self.place.start(BINARY, &node.concat());
+        let nodes = Api::<Node>::all(self.client.clone());
+        until("the node is registered", async || nodes.get_opt("machine.example").await.ok().flatten()).await;
+        // The cluster's own controllers, which are not here, would see that it is ready.
+        self.kubectl(&["taint", "nodes", "machine.example", "node.kubernetes.io/not-ready-"]);
+        Work { datastore, controller, node, artefacts, pod }
     }
 }
 
@@ -198,7 +265,7 @@ async fn ask(url: &str, token: &str) -> (u16, String) {
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
 
-fn git(directory: &Path, arguments: &[&str]) {
+pub(crate) fn git(directory: &Path, arguments: &[&str]) {
     let mut command = Command::new("git");
     command.arg("-C").arg(directory).args(["-c", "user.name=t", "-c", "user.email=t@example.org"]);
     let output = command.args(["-c", "init.defaultBranch=main"]).args(arguments).output().unwrap();
@@ -208,46 +275,9 @@ fn git(directory: &Path, arguments: &[&str]) {
 #[tokio::test]
 async fn by_the_roles_of_two_namespaces_alone_a_plan_runs_and_tokens_that_prove_nothing_are_refused() {
     let ground = Ground::new().await;
-    let audience = Some(api::DATASTORE_AUDIENCE);
-    let pod = ground.pod(SYSTEM_NAMESPACE, "terrane-controller-0", api::CONTROLLER_ACCOUNT).await;
-    let server_pod = ground.pod(SYSTEM_NAMESPACE, "terrane-server-0", api::SERVER_ACCOUNT).await;
-    for (account, pod) in [(api::CONTROLLER_ACCOUNT, &pod), (api::SERVER_ACCOUNT, &server_pod)] {
-        let token = ground.token(SYSTEM_NAMESPACE, account, audience, Some(pod)).await;
-        fs::write(ground.place.path(&format!("{account}.token")), token).unwrap();
-    }
-    let in_place = |name: &str| ground.place.path(name).display().to_string();
-    let kept = ["directory", "keys", "tools"].map(|what| format!("--{what}={}", in_place(what)));
-    let more = [&kept[..], &["--provider-registries=none".to_owned()]].concat();
-    let mut datastore = ground.role("datastore", &more).await;
-    let artefacts = format!("http://{}", ground.address("datastore", &mut datastore).await);
-    let reach = |account: &str| {
-        let token = in_place(&format!("{account}.token"));
-        vec![format!("--datastore-url={artefacts}"), format!("--token-file={token}")]
-    };
-    let more = [
-        reach(api::CONTROLLER_ACCOUNT),
-        vec![
-            "--runner-image=terrane.dev/local".to_owned(),
-            "--runner-service-account=terrane-runner".to_owned(),
-            "--allow-local-sources".to_owned(),
-            // So that runners are counted, in each of the namespaces.
-            "--max-runner-pods=2".to_owned(),
-            "--surroundings=all".to_owned(),
-            "--show-credentials=team-b/grafana".to_owned(),
-            format!("--git-dir={}", in_place("git")),
-        ],
-    ]
-    .concat();
-    let mut controller = ground.role("controller", &more).await;
-    let mut server = ground.role("server", &reach(api::SERVER_ACCOUNT)).await;
-    let node = ["node", "--bind-unscheduled", "--name=machine.example", "--data-dir"];
-    let node =
-        [&node[..], &[&in_place("node"), "--kubeconfig", ground.cluster.kubeconfig().to_str().unwrap()]];
-    let node = ground.place.start(BINARY, &node.concat());
-    let nodes = Api::<Node>::all(ground.client.clone());
-    until("the node is registered", async || nodes.get_opt("machine.example").await.ok().flatten()).await;
-    // The cluster's own controllers, which are not here, would see that it is ready.
-    ground.kubectl(&["taint", "nodes", "machine.example", "node.kubernetes.io/not-ready-"]);
+    let around = ["--surroundings=all", "--show-credentials=team-b/grafana"].map(str::to_owned);
+    let Work { mut datastore, mut controller, node, artefacts, pod } = ground.work(&around).await;
+    let mut server = ground.role("server", &ground.reach(&artefacts, api::SERVER_ACCOUNT)).await;
 
     let run = a_plan_runs(&ground).await;
     what_is_around_is_told(&ground).await;

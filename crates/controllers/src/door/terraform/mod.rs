@@ -1,6 +1,8 @@
-//! The loop of Terraforms: what it reads, and the decision on it. What it does about that is in `act`.
+//! The loop of Terraforms: what it reads, and the decision on it. What it does about that is in `act`; for those that metacontroller keeps
+//! there is no loop, and `composite` answers it.
 
 mod act;
+pub(crate) mod composite;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,8 +11,9 @@ use api::{Terraform, TerraformLayer, TerraformRepository};
 use engine::Wake;
 use engine::door::terraform::{Effect, Given, Observed, decide, outputs_of, report};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
+use crate::door::api;
 use crate::error::{Error, doing};
 use crate::feed::Handle;
 use crate::source::Waiting;
@@ -24,12 +27,9 @@ pub(crate) async fn reconcile(
     let api = Api::<Terraform>::namespaced(context.client.clone(), &namespace);
     let found = api.get_opt(&terraform.name_any()).await.map_err(doing("read the Terraform"))?;
     let Some(mut terraform) = found else { return Ok(Wake::OnChange) };
-    let (name, client) = (terraform.name_any(), || context.client.clone());
-    let repositories = Api::<TerraformRepository>::namespaced(client(), &namespace);
-    let repository = repositories.get_opt(&name).await.map_err(doing("read the Terraform's repository"))?;
-    let layers = Api::<TerraformLayer>::namespaced(client(), &namespace);
-    let layer = layers.get_opt(&name).await.map_err(doing("read the Terraform's layer"))?;
-    let outputs = observe_outputs(&terraform, layer.as_ref(), &namespace, &context).await?;
+    let repository = observe_repository(&context.client, &terraform).await?;
+    let layer = observe_layer(&context.client, &terraform).await?;
+    let outputs = observe_outputs(&context.client, &terraform, layer.as_ref()).await?;
     let surroundings = context.surroundings.observe(&context).await?;
     let seen = Observed {
         now: (context.now)(),
@@ -71,22 +71,35 @@ pub(crate) fn wake_owner(layer: &TerraformLayer, context: &Context) {
     }
 }
 
+async fn observe_repository(
+    client: &Client,
+    terraform: &Terraform,
+) -> Result<Option<TerraformRepository>, Error> {
+    let repositories = api::<TerraformRepository>(client, &terraform.namespace().unwrap_or_default());
+    repositories.get_opt(&terraform.name_any()).await.map_err(doing("read the Terraform's repository"))
+}
+
+async fn observe_layer(client: &Client, terraform: &Terraform) -> Result<Option<TerraformLayer>, Error> {
+    let layers = api::<TerraformLayer>(client, &terraform.namespace().unwrap_or_default());
+    layers.get_opt(&terraform.name_any()).await.map_err(doing("read the Terraform's layer"))
+}
+
 /// What the layer says that it has written. Values of the Secret are not kept.
 async fn observe_outputs(
+    client: &Client,
     terraform: &Terraform,
     layer: Option<&TerraformLayer>,
-    namespace: &str,
-    context: &Context,
 ) -> Result<Given, Error> {
     let written = layer.and_then(|layer| layer.status.as_ref()).map(|status| &status.output_targets);
     let name = outputs_of(terraform);
     let (Some(name), true) = (name, written.is_some_and(|written| !written.is_empty())) else {
         return Ok(Given::default());
     };
-    let maps = Api::<ConfigMap>::namespaced(context.client.clone(), namespace);
-    let map = maps.get_opt(name.as_str()).await.map_err(doing("read the Terraform's outputs"))?;
-    let secrets = Api::<Secret>::namespaced(context.client.clone(), namespace);
-    let secret = secrets.get_opt(name.as_str()).await.map_err(doing("read the names of its outputs"))?;
+    let namespace = terraform.namespace().unwrap_or_default();
+    let map = api::<ConfigMap>(client, &namespace).get_opt(name.as_str()).await;
+    let map = map.map_err(doing("read the Terraform's outputs"))?;
+    let secret = api::<Secret>(client, &namespace).get_opt(name.as_str()).await;
+    let secret = secret.map_err(doing("read the names of its outputs"))?;
     let names: BTreeSet<String> =
         secret.and_then(|secret| secret.data).into_iter().flatten().map(|(name, _)| name).collect();
     Ok(Given { shown: map.and_then(|map| map.data).unwrap_or_default(), names })
