@@ -15,7 +15,7 @@ use tokio::sync::watch as signal;
 
 use crate::Refusal;
 use crate::person::Reviews;
-use crate::text::Text;
+use crate::text::{Text, Texts};
 
 /// How long a list waits for the first look at the API to be complete.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +42,9 @@ pub(crate) trait Viewed:
 pub(crate) trait View: Send + Sync + 'static {
     /// Whose it is.
     fn key(&self) -> Key;
+
+    /// Holds what others have in common with it only once, where there are so many of them that it matters.
+    fn share(&mut self, _texts: &mut Texts) {}
 }
 
 /// All views of a kind. Cheap to clone; all clones see the same.
@@ -115,9 +118,11 @@ impl<V: View> Cache<V> {
         };
         let mut waiting: BTreeSet<usize> = (0..watches.len()).collect();
         let mut staged: BTreeMap<usize, BTreeMap<Key, Kept<V>>> = BTreeMap::new();
-        let kept = |watch: usize, object: K| {
-            let view = Arc::new(object.view());
-            (view.key(), Kept { view, watch })
+        let mut texts = Texts::default();
+        let mut kept = |watch: usize, object: K| {
+            let mut view = object.view();
+            view.share(&mut texts);
+            (view.key(), Kept { view: Arc::new(view), watch })
         };
         let mut events = stream::select_all(watches);
         while let Some((at, event)) = events.next().await {

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use crate::cache::{Key, View, Viewed};
 use crate::paging::Ordered;
-use crate::text::{Moment, Text};
+use crate::text::{Moment, Text, Texts};
 use crate::tfstacks::views::{StackSummary, Template};
 
 /// A word of an enum as the resource spells it.
@@ -446,6 +446,13 @@ impl Viewed for TerraformRun {
 impl View for RunSummary {
     fn key(&self) -> Key {
         (self.namespace.clone(), self.name.clone())
+    }
+
+    fn share(&mut self, texts: &mut Texts) {
+        let Self { namespace, layer, commit, reason, by, message, .. } = self;
+        for text in [namespace, layer, commit, reason, message].into_iter().chain(by) {
+            texts.share(text);
+        }
     }
 }
 
