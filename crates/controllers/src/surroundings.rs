@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::Terraform;
 use engine::Read;
 use engine::door::surroundings::{
-    Found, Login, PROGRAMS, Surroundings as Observed, Whose, is_shown, login_of, urls_of,
+    Found, Login, PROGRAMS, Surroundings as Observed, Urls, Whose, is_shown, login_of, urls_of,
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Secret, Service};
@@ -29,7 +29,7 @@ pub struct Surroundings {
     ingresses: Mutex<Part<BTreeSet<String>>>,
     services: Mutex<Part<Login>>,
     /// Of all Ingresses, by namespace; made anew when one of them changes.
-    urls: Mutex<Option<Arc<BTreeMap<String, BTreeSet<String>>>>>,
+    urls: Mutex<Option<Urls>>,
 }
 
 /// By namespace and name.

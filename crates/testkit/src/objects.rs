@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use api::approval::{Decision, TerraformApprovalSpec};
 use api::text::Sha256;
-use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformRepository};
+use api::{Repo, Terraform, TerraformApproval, TerraformLayer, TerraformNotification, TerraformRepository};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::core::ObjectMeta;
@@ -44,6 +44,31 @@ pub fn terraform(name: &str) -> Result<Terraform> {
         },
     }))
     .with_context(|| format!("Terraform {name}"))
+}
+
+/// A Terraform whose code is the image `team/NAME` within a constraint, which is destroyed when it is deleted.
+pub fn terraform_of_image(name: &str) -> Result<Terraform> {
+    serde_json::from_value(json!({
+        "apiVersion": "alustan.io/v1alpha1", "kind": "Terraform",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "scripts": { "deploy": "deploy", "destroy": "destroy -c" },
+            "containerRegistry": {
+                "provider": "docker", "imageName": format!("team/{name}"), "semanticVersion": "~1.0.0",
+            },
+        },
+    }))
+    .with_context(|| format!("Terraform {name}"))
+}
+
+/// Tells a webhook of what was applied; the Secret of the same name has its address.
+pub fn notification(name: &str) -> Result<TerraformNotification> {
+    serde_json::from_value(json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformNotification",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "to": { "webhook": { "secretName": name } }, "events": ["Applied"] },
+    }))
+    .with_context(|| format!("notification {name}"))
 }
 
 /// The layer of directory `path` on branch `main`.

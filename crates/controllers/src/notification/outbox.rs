@@ -72,6 +72,12 @@ impl Outbox {
         Self { addresses, ..Self::default() }
     }
 
+    /// Whether nothing is on its way or waits for its turn.
+    pub fn is_idle(&self) -> bool {
+        let lines = self.lines();
+        lines.busy.is_empty() && lines.ready.is_empty()
+    }
+
     pub(super) fn addresses(&self) -> Addresses {
         self.addresses
     }
@@ -251,6 +257,7 @@ mod tests {
             Tried { stage: Stage::UnderWay, failures: 1, why: "no".to_owned() }
         );
         let outbox = Outbox { lines: Mutex::new(lines), ..Outbox::default() };
+        assert!(!outbox.is_idle() && Outbox::default().is_idle());
         outbox.keep("dead", &BTreeSet::from(["2".to_owned()]));
         assert_eq!(outbox.tried("dead").into_keys().collect::<Vec<_>>(), ["2"]);
         outbox.forget("dead");

@@ -16,7 +16,7 @@
 //! **What is not met again.** Two workloads that declare the same are one world as long as the same requests are sent, the same
 //! executions end in the same way and people do the same. A fault in that part is lived through once, in the workload that comes
 //! first. Its consequences may reach beyond the next execution, because a controller that was refused tries again later: so only
-//! the requests before the last execution or act of people that both have in common are left out. Of a workload of a Terraform or of a webhook only the
+//! the requests before the last execution or act of people that both have in common are left out. Of a workload of a Terraform, of a stack, of a notification or of a webhook only the
 //! requests about it, its repository and its layer meet faults: what runs do for that layer is what they do for any other.
 
 use std::collections::BTreeMap;
@@ -111,6 +111,7 @@ pub fn shared(one: (&Workload, &[Step]), other: (&Workload, &[Step])) -> usize {
             layers,
             (workload.repos)().unwrap(),
             (workload.terraforms)().unwrap(),
+            (workload.notifications)().unwrap(),
             workload.processes,
             workload.lead,
             workload.cap,

@@ -5,13 +5,14 @@ use anyhow::Result;
 use api::layer::{DeletionPolicy, LayerState};
 use api::repo::RepoRunState;
 use api::run::Action;
+use api::template::Template;
 use api::terraform::WorkloadState;
-use api::{Repo, Terraform, TerraformLayer};
+use api::{Repo, Terraform, TerraformLayer, TerraformNotification};
 use serde_json::json;
 use testkit::objects::{self, Remedied};
 
 use crate::stage::{Stage, Verdict};
-use crate::world::{Rest, commit};
+use crate::world::{Rest, commit, image_of};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
@@ -33,6 +34,10 @@ pub enum Act {
     Change,
     /// Somebody deletes every Terraform.
     Withdraw,
+    /// The HTTP service makes a stack of every template.
+    Make,
+    /// It gives every stack another variable.
+    Vary,
     /// Somebody edits what layers wrote their outputs to, and adds a key of their own to the Secret.
     Tamper,
     /// Every layer writes its outputs to a Secret alone.
@@ -63,6 +68,7 @@ pub struct Workload {
     pub layers: fn() -> Result<Vec<TerraformLayer>>,
     pub repos: fn() -> Result<Vec<Repo>>,
     pub terraforms: fn() -> Result<Vec<Terraform>>,
+    pub notifications: fn() -> Result<Vec<TerraformNotification>>,
     pub processes: &'static [&'static str],
     pub lead: Lead,
     pub verdict: fn(Action, usize) -> Verdict,
@@ -93,6 +99,11 @@ impl Meets {
 
 /// What a Terraform is and makes.
 const OF_TERRAFORMS: Meets = Meets::Door(&["terraforms", "terraformrepositories", "terraformlayers"]);
+/// Which image a layer is pinned to. That a Terraform is written down is met where its code is in Git.
+const OF_IMAGES: Meets = Meets::Door(&["terraformlayers"]);
+/// What a stack is.
+const OF_STACKS: Meets = Meets::Door(&["terraformlayers"]);
+const OF_NOTIFICATIONS: Meets = Meets::Door(&["terraformnotifications"]);
 /// What a webhook changes, and what follows from it before there is a run.
 const OF_WEBHOOKS: Meets = Meets::Door(&["terraformrepositories", "terraformlayers"]);
 
@@ -153,6 +164,24 @@ fn in_one_object() -> Result<Vec<Terraform>> {
     Ok(vec![objects::terraform("infra")?])
 }
 
+/// The same with an image, whose registry is asked for newer ones.
+fn in_an_image() -> Result<Vec<Terraform>> {
+    Ok(vec![objects::terraform_of_image("infra")?])
+}
+
+/// What stacks are copies of, and nothing is done about.
+fn template() -> Result<Vec<TerraformLayer>> {
+    let mut layers = automatic()?;
+    for layer in &mut layers {
+        layer.spec.template = Some(Template::default());
+    }
+    Ok(layers)
+}
+
+fn telling() -> Result<Vec<TerraformNotification>> {
+    Ok(vec![objects::notification("hook")?])
+}
+
 fn none<K>() -> Result<Vec<K>> {
     Ok(Vec::new())
 }
@@ -163,6 +192,7 @@ const PLAIN: Workload = Workload {
     layers: automatic,
     repos: none,
     terraforms: none,
+    notifications: none,
     processes: ONE,
     lead: Lead::Each,
     verdict: |_, _| Verdict::Succeed,
@@ -357,6 +387,44 @@ pub const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "a Terraform of an image and a newer version",
+        layers: none,
+        terraforms: in_an_image,
+        meets: OF_IMAGES,
+        acts: &[Act::Push],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            equal("Terraforms", rest.terraforms.len(), 1)?;
+            equal("layers", rest.layers.len(), 1)?;
+            equal("applies", stage.applies(), 2)?;
+            of_image(rest, stage, 'b')
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "a stack that is made, changed and deleted",
+        layers: template,
+        meets: OF_STACKS,
+        acts: &[Act::Make, Act::Vary, Act::Delete],
+        expect: |rest, stage| {
+            equal("layers", rest.layers.len(), 0)?;
+            equal("applies", stage.applies(), 3)?;
+            nothing_left(stage)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "a notification that is refused at first",
+        notifications: telling,
+        meets: OF_NOTIFICATIONS,
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            equal("applies", stage.applies(), 1)?;
+            told_again(rest)
+        },
+        ..PLAIN
+    },
+    Workload {
         name: "outputs that are edited, change and are asked for no more",
         layers: giving,
         acts: &[Act::Tamper, Act::Push, Act::Unname],
@@ -493,6 +561,36 @@ fn told_by_terraforms(rest: &Rest) -> Result<(), String> {
     }
     equal("Terraforms", rest.terraforms.len(), 1)?;
     equal("layers", rest.layers.len(), 1)
+}
+
+/// What was planned and applied is the image that its registry has now, and the Terraform names it.
+fn of_image(rest: &Rest, stage: &Stage, letter: char) -> Result<(), String> {
+    let digest = image_of(&commit(letter));
+    if let Some(wrong) = stage.truths.values().find(|truth| truth.applied != digest.revision()) {
+        return Err(format!("the infrastructure is {wrong:?}, not that of image {digest}"));
+    }
+    let told = |terraform: &Terraform| {
+        let status = terraform.status.clone().unwrap_or_default();
+        status.state == Some(WorkloadState::Completed)
+            && status.message.is_some_and(|message| message.contains(digest.as_str()))
+    };
+    match rest.terraforms.iter().find(|terraform| !told(terraform)) {
+        None => Ok(()),
+        Some(other) => Err(format!("the Terraform says {:?}", other.status)),
+    }
+}
+
+/// The receiver refused once and was told again, each time of the same by the same name, and the status says what it took.
+fn told_again(rest: &Rest) -> Result<(), String> {
+    let names: std::collections::BTreeSet<&(String, String)> = rest.deliveries.iter().collect();
+    let is_one = names.iter().all(|(_, event)| event == "Applied") && names.len() == 1;
+    let last = rest.notifications.iter().map(|one| one.status.clone().unwrap_or_default().last_sent);
+    let is_told = last.flatten().any(|last| last.event == api::notification::Event::Applied);
+    if is_one && is_told && rest.deliveries.len() >= 2 {
+        Ok(())
+    } else {
+        Err(format!("the receiver was told {:?}, and {:?} is said", rest.deliveries, rest.notifications))
+    }
 }
 
 fn nothing_left(stage: &Stage) -> Result<(), String> {

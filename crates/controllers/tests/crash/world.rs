@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use api::layer::DeletionPolicy;
 use api::run::RunState;
 use api::template::Declared;
 use api::text::{CommitId, ImageDigest, ImageTag, RefName, Sha256};
-use api::{Repo, Terraform, TerraformLayer, TerraformRepository, TerraformRun, annotation};
+use api::{
+    Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun, annotation,
+    label,
+};
 use axum::Router;
 use controllers::{
-    Branch, Context, Desk, Election, Followed, ImageAt, Interest, Leadership, Module, Place, Reader,
+    Branch, Context, Desk, Election, Followed, ImageAt, Interest, Leadership, Module, Outbox, Place, Reader,
 };
 use datastore::client::TokenSource;
 use datastore::service::Keyring;
@@ -37,9 +41,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
+use sources::Addresses;
 use testkit::callers::ByName;
 use testkit::faults::{Actor, Faults, InProcess, Seam};
 use testkit::objects;
+use testkit::receiver::Receiver;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
@@ -55,6 +61,10 @@ const POLL: Duration = Duration::from_secs(30 * 60);
 pub const DRIFT: Duration = Duration::from_secs(60 * 60);
 /// Nothing will happen by itself for so long: the world is at rest. Shorter than anything that happens again and again.
 const LULL: Duration = Duration::from_secs(20 * 60);
+/// Where the receiver of notifications listens.
+const HOOK: &str = "/hook";
+/// For a delivery on this machine.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// More rounds than any workload needs.
 const ROUNDS: usize = 1000;
 /// Turns of every task without a request, after which nothing is left to do.
@@ -75,6 +85,8 @@ pub struct World {
     datastore: Router,
     head: Arc<Mutex<CommitId>>,
     people: kube::Client,
+    /// Who is told by notifications, where there are any.
+    receiver: Option<Receiver>,
     processes: Vec<Process>,
     cap: u32,
     lead: Lead,
@@ -110,6 +122,7 @@ struct Process {
 struct Work {
     desk: Arc<Desk>,
     bells: Arc<Bells>,
+    outbox: Arc<Outbox>,
 }
 
 impl Process {
@@ -139,9 +152,13 @@ impl Making {
     fn context(&self, client: kube::Client) -> Context {
         let desk = Arc::new(Desk::over(Arc::new(self.code.clone()), clock::now));
         let bells = Arc::new(Bells::default());
-        *self.work.lock().unwrap() = Some(Work { desk: Arc::clone(&desk), bells: Arc::clone(&bells) });
         let datastore = self.code.datastore.clone();
-        Context::new(client, datastore, desk, Arc::clone(&self.settings), clock::now).with_alarm(bells)
+        let context =
+            Context::new(client, datastore, Arc::clone(&desk), Arc::clone(&self.settings), clock::now)
+                .with_alarm(Arc::clone(&bells) as _)
+                .with_outbox(Outbox::to(Addresses::OwnToo));
+        *self.work.lock().unwrap() = Some(Work { desk, bells, outbox: Arc::clone(&context.outbox) });
+        context
     }
 }
 
@@ -151,6 +168,9 @@ pub struct Rest {
     pub layers: Vec<TerraformLayer>,
     pub repos: Vec<Repo>,
     pub terraforms: Vec<Terraform>,
+    pub notifications: Vec<TerraformNotification>,
+    /// What the receiver was told, each by its name and event.
+    pub deliveries: Vec<(String, String)>,
     /// Each Job, oldest commit first, with the condition that it ended with.
     pub jobs: Vec<(String, String)>,
     /// What the objects of that name hold that layers write to.
@@ -172,6 +192,23 @@ async fn due_wishes_have_left() {
 
 pub fn commit(letter: char) -> CommitId {
     CommitId::new(letter.to_string().repeat(40)).unwrap()
+}
+
+/// The image that stands for a commit.
+pub fn image_of(commit: &CommitId) -> ImageDigest {
+    ImageDigest::new(format!("sha256:{}", Sha256::of(commit.as_str().as_bytes()))).unwrap()
+}
+
+/// As the HTTP service makes it of a template.
+fn stack_of(template: &TerraformLayer) -> Result<TerraformLayer> {
+    let mut stack = TerraformLayer::new("stack-a", template.spec.clone());
+    stack.spec.template = None;
+    stack.spec.workspace = Some("stack-a".parse()?);
+    stack.spec.delete_workspace = true;
+    stack.spec.deletion_policy = Some(DeletionPolicy::Destroy);
+    stack.spec.variables = serde_json::from_value(json!([{ "name": "word", "value": "first" }]))?;
+    stack.labels_mut().insert(label::STACK_TEMPLATE.to_owned(), template.name_any());
+    Ok(stack)
 }
 
 impl World {
@@ -213,6 +250,7 @@ impl World {
             datastore,
             head: Arc::new(Mutex::new(commit('a'))),
             people,
+            receiver: None,
             processes: Vec::new(),
             cap: workload.cap,
             lead: workload.lead,
@@ -238,7 +276,7 @@ impl World {
         Ok(world)
     }
 
-    async fn declare(&self, workload: &Workload) -> Result<()> {
+    async fn declare(&mut self, workload: &Workload) -> Result<()> {
         let post = PostParams::default();
         let repositories = Api::default_namespaced(self.people.clone());
         repositories.create(&post, &objects::repository("code")?).await?;
@@ -250,6 +288,17 @@ impl World {
         }
         for terraform in (workload.terraforms)()? {
             Api::<Terraform>::default_namespaced(self.people.clone()).create(&post, &terraform).await?;
+        }
+        for notification in (workload.notifications)()? {
+            let receiver = Receiver::start().await?;
+            receiver.answer_once(HOOK, http::StatusCode::SERVICE_UNAVAILABLE);
+            let secret = objects::secret(&notification.name_any(), [("url", receiver.url(HOOK).as_str())]);
+            Api::<Secret>::default_namespaced(self.people.clone()).create(&post, &secret).await?;
+            let notifications = Api::<TerraformNotification>::default_namespaced(self.people.clone());
+            notifications.create(&post, &notification).await?;
+            self.receiver = Some(receiver);
+            // What happened before somebody wanted to be told is not told, and the API has the machine's clock.
+            clock::set(Timestamp::from_second(Timestamp::now().as_second() + 1)?);
         }
         Ok(())
     }
@@ -268,6 +317,7 @@ impl World {
             secrets: RunnerSecrets::default(),
         });
         settings.poll_interval = POLL;
+        settings.image_interval = POLL;
         settings.drift_interval = DRIFT;
         settings.max_runner_pods = self.cap;
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
@@ -300,6 +350,7 @@ impl World {
         let mut calm = 0;
         while calm < 2 {
             self.faults.idle().await;
+            self.letters_have_arrived().await?;
             let before = self.faults.activity();
             due_wishes_have_left().await;
             for _ in 0..CALM {
@@ -311,6 +362,18 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// They go over the loopback of this machine, which nobody counts.
+    async fn letters_have_arrived(&self) -> Result<()> {
+        let is_under_way =
+            || self.processes.iter().filter_map(Process::work).any(|work| !work.outbox.is_idle());
+        let arrived = async {
+            while is_under_way() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, arrived).await.context("a delivery takes for ever")
     }
 
     /// A process that crashed is started again, with nothing in its memory; one that was cut off or stood still goes on. Where
@@ -474,13 +537,27 @@ impl World {
                 }
             }
             Act::Change => {
-                // Times of runs are whole seconds, and nobody deploys twice in one.
-                clock::set(engine::later(clock::now(), Duration::from_secs(60)));
                 let terraforms = Api::<Terraform>::default_namespaced(self.people.clone());
                 let wish = json!({ "spec": { "variables": { "word": "second" } } });
                 for terraform in self.rest().await?.terraforms {
                     let name = terraform.name_any();
                     terraforms.patch(&name, &PatchParams::default(), &Patch::Merge(&wish)).await?;
+                }
+            }
+            Act::Make => {
+                let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
+                for template in self.rest().await?.layers {
+                    layers.create(&PostParams::default(), &stack_of(&template)?).await?;
+                }
+            }
+            Act::Vary => {
+                let layers = Api::<TerraformLayer>::default_namespaced(self.people.clone());
+                let wish = json!({ "spec": { "variables": [{ "name": "word", "value": "second" }] } });
+                for layer in self.rest().await?.layers.iter().filter(|layer| layer.spec.template.is_none()) {
+                    let version = layer.metadata.resource_version.as_deref();
+                    let mut wish = wish.clone();
+                    wish["metadata"] = json!({ "resourceVersion": version });
+                    layers.patch(&layer.name_any(), &PatchParams::default(), &Patch::Merge(&wish)).await?;
                 }
             }
             Act::Withdraw => {
@@ -526,6 +603,11 @@ impl World {
         let layers = Api::<TerraformLayer>::all(self.people.clone()).list(&all).await?.items;
         let repos = Api::<Repo>::all(self.people.clone()).list(&all).await?.items;
         let terraforms = Api::<Terraform>::all(self.people.clone()).list(&all).await?.items;
+        let notifications = Api::<TerraformNotification>::all(self.people.clone()).list(&all).await?.items;
+        let deliveries = self.receiver.iter().flat_map(|receiver| receiver.deliveries(HOOK));
+        let deliveries = deliveries
+            .map(|one| (one.header("terrane-delivery").to_owned(), one.header("terrane-event").to_owned()))
+            .collect();
         let jobs = Api::<Job>::all(self.people.clone()).list(&all).await?.items;
         let mut jobs: Vec<(String, String)> = jobs
             .iter()
@@ -544,7 +626,7 @@ impl World {
         if let Some(map) = Api::<ConfigMap>::default_namespaced(self.people.clone()).get_opt("given").await? {
             outputs.insert("ConfigMap given".to_owned(), map.data.unwrap_or_default());
         }
-        Ok(Rest { layers, repos, terraforms, jobs, outputs })
+        Ok(Rest { layers, repos, terraforms, notifications, deliveries, jobs, outputs })
     }
 
     /// Ends every task and closes the database.
@@ -663,7 +745,7 @@ impl Reader for Code {
     /// The newest image is the newest commit, by another name.
     fn image<'a>(&'a self, _: &'a Followed) -> BoxFuture<'a, Result<Found, String>> {
         let head = self.head.lock().unwrap().clone();
-        let digest = ImageDigest::new(format!("sha256:{}", Sha256::of(head.as_str().as_bytes()))).unwrap();
+        let digest = image_of(&head);
         Box::pin(async move { Ok(Found { tag: ImageTag::new("1.0.0").ok(), digest }) })
     }
 

@@ -33,11 +33,13 @@ pub struct Told {
     pub values: BTreeSet<(String, String)>,
 }
 
+/// URLs by namespace; kept once for all who look.
+pub type Urls = Arc<BTreeMap<String, BTreeSet<String>>>;
+
 /// What is known of the cluster. `Absent` is what nobody looks at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Surroundings {
-    /// By namespace.
-    pub urls: Read<Arc<BTreeMap<String, BTreeSet<String>>>>,
+    pub urls: Read<Urls>,
     pub logins: Read<Vec<Found>>,
 }
 

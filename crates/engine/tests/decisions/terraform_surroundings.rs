@@ -1,12 +1,12 @@
 //! What a Terraform says of the cluster around it: URLs of Ingresses and logins, how much of them, and whose.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::Terraform;
 use api::terraform::TerraformStatus;
-use engine::door::surroundings::{Found, Surroundings, Told, Whose, is_shown, login_of, urls_of};
+use engine::door::surroundings::{Found, Surroundings, Told, Urls, Whose, is_shown, login_of, urls_of};
 use engine::door::terraform::{Given, Observed, Report, report};
 use engine::{Read, Wake, later};
 use jiff::Timestamp;
@@ -59,7 +59,7 @@ fn an_ingress_answers_at_its_hosts_or_where_it_is_reached() {
     assert!(urls_of(&serde_json::from_value(json!({})).unwrap()).is_empty());
 }
 
-fn known(namespaces: &[(&str, usize)]) -> Read<Arc<BTreeMap<String, BTreeSet<String>>>> {
+fn known(namespaces: &[(&str, usize)]) -> Read<Urls> {
     let all = |count: usize| (0..count).map(|number| format!("https://{number:03}.example")).collect();
     let known = namespaces.iter().map(|(name, count)| ((*name).to_owned(), all(*count))).collect();
     Read::Present(Arc::new(known))
