@@ -57,6 +57,9 @@ impl Secrets {
 pub enum Proof {
     /// HMAC-SHA256 over the whole body.
     Signature([u8; 32]),
+    /// HMAC-SHA256 over an id, a time and the body, with dots between them, as Standard Webhooks have it. There may be several, by several
+    /// secrets.
+    Standard { before: Vec<u8>, given: Vec<[u8; 32]> },
     /// The secret itself: GitLab's token, or user name and password with a colon between them.
     Word(SecretSlice<u8>),
 }
@@ -71,6 +74,13 @@ const HUB: HeaderName = HeaderName::from_static("x-hub-signature");
 const GITEA: HeaderName = HeaderName::from_static("x-gitea-signature");
 const FORGEJO: HeaderName = HeaderName::from_static("x-forgejo-signature");
 const GITLAB: HeaderName = HeaderName::from_static("x-gitlab-token");
+const STANDARD_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const STANDARD_ID: HeaderName = HeaderName::from_static("webhook-id");
+const STANDARD_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+/// What a secret of Standard Webhooks begins with; the key follows, in base64.
+const STANDARD_SECRET: &[u8] = b"whsec_";
+/// Signatures that one delivery can bring.
+const MOST_SIGNATURES: usize = 4;
 
 impl Proof {
     pub fn read(host: Host, headers: &HeaderMap) -> Result<Self, Missing> {
@@ -81,6 +91,8 @@ impl Proof {
                 let first = [HUB_SHA256, GITEA, FORGEJO].into_iter().find(|name| headers.contains_key(name));
                 signature(headers, &first.unwrap_or(GITEA))
             }
+            // Where there is a signature, the token beside it proves nothing more.
+            Host::GitLab if headers.contains_key(&STANDARD_SIGNATURE) => standard(headers),
             Host::GitLab => {
                 let value = only(headers, &GITLAB)?;
                 Ok(Self::Word(SecretBox::from(value.to_vec())))
@@ -115,6 +127,20 @@ impl Proof {
                 let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
                 hmac::verify(&key, body, given).is_ok()
             }
+            Self::Standard { before, given } => {
+                // A secret of another form is tried too, and fails: the time does not tell which forms there are.
+                let encoded = secret.strip_prefix(STANDARD_SECRET);
+                let key = encoded.and_then(|encoded| BASE64_STANDARD.decode(encoded).ok());
+                let is_secret = key.as_ref().is_some_and(|key| key.len() >= SHORTEST);
+                let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_deref().unwrap_or(secret));
+                let mut context = hmac::Context::with_key(&key);
+                context.update(before);
+                context.update(body);
+                let made = context.sign();
+                given.iter().fold(false, |found, given| {
+                    found | constant_time::verify_slices_are_equal(made.as_ref(), given).is_ok()
+                }) & is_secret
+            }
             Self::Word(given) => {
                 // Digests are of one length, so that the time does not tell how long the secret is.
                 let digest = |bytes: &[u8]| digest::digest(&digest::SHA256, bytes);
@@ -144,6 +170,21 @@ fn signature(headers: &HeaderMap, name: &HeaderName) -> Result<Proof, Missing> {
         Ok(()) => Ok(Proof::Signature(bytes)),
         Err(_) => Err(Missing(format!("the header {name} is no HMAC-SHA256 in hexadecimal digits"))),
     }
+}
+
+/// `v1,BASE64`, several with a space between them. How old it is does not count: a delivery is a hint to look, however often it comes.
+fn standard(headers: &HeaderMap) -> Result<Proof, Missing> {
+    let value = only(headers, &STANDARD_SIGNATURE)?;
+    let before = [only(headers, &STANDARD_ID)?, b".", only(headers, &STANDARD_TIMESTAMP)?, b"."].concat();
+    let signatures = value.split(|byte| *byte == b' ').filter_map(|one| one.strip_prefix(b"v1,"));
+    let given: Vec<[u8; 32]> = signatures
+        .take(MOST_SIGNATURES)
+        .filter_map(|encoded| BASE64_STANDARD.decode(encoded).ok()?.try_into().ok())
+        .collect();
+    if given.is_empty() {
+        return Err(Missing(format!("the header {STANDARD_SIGNATURE} has no v1 signature in base64")));
+    }
+    Ok(Proof::Standard { before, given })
 }
 
 #[cfg(test)]
@@ -231,6 +272,50 @@ mod tests {
             assert_eq!(gitlab(text).holds(&secrets, b""), expected, "{text}");
         }
         assert!(gitlab("x").is_in_headers() && !format!("{:?}", gitlab("x-secret")).contains("x-secret"));
+    }
+
+    /// The example of the specification of Standard Webhooks: its secret, its headers, its body, its signature.
+    #[test]
+    fn a_signature_as_standard_webhooks_document_it_holds() {
+        let secrets = Secrets::read(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let body = br#"{"test": 2432232314}"#;
+        let (id, at) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330");
+        let signed = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+        let read = |id: &str, at: &str, signature: &str| {
+            let all = [("webhook-id", id), ("webhook-timestamp", at), ("webhook-signature", signature)];
+            Proof::read(Host::GitLab, &headers(&all))
+        };
+        let proof = read(id, at, signed).unwrap();
+        assert!(proof.holds(&secrets, body) && !proof.is_in_headers());
+        assert!(!proof.holds(&secrets, b"{}"));
+        assert!(!read("msg_other", at, signed).unwrap().holds(&secrets, body));
+        assert!(!read(id, "1614265331", signed).unwrap().holds(&secrets, body));
+        let other = format!("v1,{}", BASE64_STANDARD.encode([0; 32]));
+        assert!(!read(id, at, &other).unwrap().holds(&secrets, body));
+        let several = format!("v1a,abc {other} {signed}");
+        assert!(
+            read(id, at, &several).unwrap().holds(&secrets, body),
+            "while secrets change, GitLab sends both"
+        );
+        let both = Secrets::read(b"a token of good length\nwhsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        assert!(proof.holds(&both, body));
+        // A secret that is no key is not used as one, and neither is one that can be guessed.
+        for text in ["a token of good length", "whsec_not base64 at all", "whsec_c2hvcnQga2V5IQ=="] {
+            let key = BASE64_STANDARD.decode(text.trim_start_matches("whsec_"));
+            let key = key.unwrap_or_else(|_| text.as_bytes().to_vec());
+            let made = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), b"i.1.{}");
+            let proof = read("i", "1", &format!("v1,{}", BASE64_STANDARD.encode(made))).unwrap();
+            assert!(!proof.holds(&Secrets::read(text.as_bytes()).unwrap(), b"{}"), "{text}");
+        }
+        // A signature that is wrong is not made good by a token that is right.
+        let token = [("x-gitlab-token", "a token of good length"), ("webhook-signature", other.as_str())];
+        assert!(Proof::read(Host::GitLab, &headers(&token)).is_err(), "id and time are missing");
+        let with = [token[0], token[1], ("webhook-id", "i"), ("webhook-timestamp", "1")];
+        let proof = Proof::read(Host::GitLab, &headers(&with)).unwrap();
+        assert!(!proof.holds(&Secrets::read(b"a token of good length").unwrap(), b"{}"));
+        assert!(
+            Proof::read(Host::GitLab, &headers(&[with[2], with[3], ("webhook-signature", "v2,x")])).is_err()
+        );
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(crate) struct Received {
 
 /// Take a delivery of a Git host's webhook
 ///
-/// It proves itself as its host does: GitHub, Gitea, Forgejo and Bitbucket sign the body with HMAC-SHA256, GitLab sends its token, Azure
+/// It proves itself as its host does: GitHub, Gitea, Forgejo and Bitbucket sign the body with HMAC-SHA256, GitLab sends its token or signs by it, Azure
 /// DevOps logs in with basic authentication. A push of a branch or tag has the repository looked at now; everything else is
 /// answered and ignored.
 #[utoipa::path(
