@@ -45,7 +45,7 @@ impl Work<'_> {
                 (image.clone(), format!("{image} is there already; nothing was pushed."))
             }
         };
-        Ok(Ending { exit_code: 0, image: Some(image), ..Ending::failed(Reason::Succeeded, words) })
+        Ok(Ending { exit_code: 0, image: Some(Box::new(image)), ..Ending::failed(Reason::Succeeded, words) })
     }
 
     /// How to log in, as the pod was given it.

@@ -18,7 +18,7 @@ pub(crate) struct Ending {
     /// The script that was planned, or run to its end.
     pub(crate) script: Option<Sha256>,
     /// The image that was built.
-    pub(crate) image: Option<PinnedImage>,
+    pub(crate) image: Option<Box<PinnedImage>>,
     pub(crate) hook_outputs: Outputs,
     pub(crate) logged: Logged,
 }

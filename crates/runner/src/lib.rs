@@ -437,7 +437,7 @@ async fn report(
         tool: tool.clone(),
         plan: ending.plan.as_deref().cloned(),
         script: ending.script.clone(),
-        image: ending.image.clone(),
+        image: ending.image.as_deref().cloned(),
         hook_outputs: ending.hook_outputs.clone(),
         log_sha256: log_sha256.clone(),
     };
