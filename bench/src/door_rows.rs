@@ -342,7 +342,7 @@ async fn live_log(program: &Path, scale: &Scale) -> Result<Row> {
     let seen = Arc::new(Mutex::new(BTreeMap::new()));
     let _watches = watch(&product, &seen).await?;
     connection.must(Method::POST, LAYERS, json_body(&manifest)).await?;
-    let mut connection = service(&product).await?.connect().await?;
+    let service = service(&product).await?;
     let limit = Instant::now() + LIMIT;
     let run = loop {
         let run = seen.lock().unwrap_or_else(PoisonError::into_inner).keys().next().cloned();
@@ -352,7 +352,18 @@ async fn live_log(program: &Path, scale: &Scale) -> Result<Row> {
         ensure!(Instant::now() < limit, "there is no run");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    let mut lines = connection.stream(&format!("/api/v1/namespaces/default/runs/{run}/log/events")).await?;
+    let log = format!("/api/v1/namespaces/default/runs/{run}/log");
+    // There is no log before the first attempt.
+    let mut connection = loop {
+        let mut connection = service.connect().await?;
+        let (status, _) = connection.ask(Method::GET, &log, Body::None).await?;
+        if status.is_success() {
+            break service.connect().await?;
+        }
+        ensure!(Instant::now() < limit, "the log of {run} was answered with {status} for too long");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let mut lines = connection.stream(&format!("{log}/events?follow=true")).await?;
     let mut delays = Vec::new();
     let note = |line: &[u8]| {
         let now = SystemTime::now();

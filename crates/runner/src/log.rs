@@ -24,7 +24,7 @@ const FULL_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two questions whether there is room.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Lines that come within this time travel together, unless they are the last ones.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(75);
 /// Where a log ends, with a line that says so.
 const LIMIT: u64 = 256 * 1024 * 1024;
 
