@@ -293,6 +293,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let image = made(place.path(), Base::default());
         assert_eq!(image.digest, made(place.path(), Base::default()).digest);
+        // Another digest means another builder: give it another name (`api::image::BUILDER`), so that its images have other tags.
+        let pinned = "sha256:09622f532c60c758c5d2b7bcc46cf585606dc589d549004bdee1f346cf0b0197";
+        assert_eq!(image.digest.as_str(), pinned);
     }
 
     #[test]
