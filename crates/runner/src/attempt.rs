@@ -106,7 +106,8 @@ impl Work<'_> {
 
     async fn steps(&mut self, tool_name: &mut Option<String>) -> Step<Ending> {
         if self.description.action == Action::Build {
-            return self.build().await;
+            // Apart, so that the many attempts that build nothing have no room for it.
+            return Box::pin(self.build()).await;
         }
         self.own = std::mem::replace(&mut self.given, Ok(Given::default()))?;
         let script = self.own.script(self.description.mode, &self.description.bundle);
