@@ -307,6 +307,10 @@ impl Finishing {
                 let goes_on = lines.next(|line| {
                     let event: Value = serde_json::from_slice(line).unwrap_or_default();
                     let name = text(&event, "/object/metadata/name");
+                    // Runs of earlier rows end long before they are forgotten.
+                    if text(&event, "/type") == "DELETED" {
+                        return;
+                    }
                     match text(&event, "/object/status/state") {
                         "Succeeded" => {
                             finished.insert(name.to_owned());
