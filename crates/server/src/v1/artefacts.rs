@@ -27,6 +27,8 @@ use crate::{Refusal, Service};
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long an unreachable datastore is left alone before it is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often a follower looks whether a run has started.
+const STARTED: Duration = Duration::from_millis(200);
 
 type Shared = State<Arc<Service>>;
 
@@ -47,7 +49,7 @@ pub(crate) struct Part {
     /// From this byte on.
     #[serde(default)]
     pub(crate) offset: u64,
-    /// Go on while the attempt does.
+    /// Go on while the attempt does, and wait for the first one of a run that has not started.
     #[serde(default)]
     pub(crate) follow: bool,
 }
@@ -151,36 +153,70 @@ impl Service {
 
     async fn attempt(&self, namespace: &str, name: &str, wanted: Option<u32>) -> Result<Attempt, Refusal> {
         let run = self.run(namespace, name).await?;
-        let attempts = run.status.map(|status| status.attempts).unwrap_or_default();
-        let found = match wanted {
-            Some(number) => attempts.iter().find(|attempt| attempt.number == number),
-            None => attempts.last(),
-        };
-        let number = found.map(|attempt| attempt.number).ok_or_else(|| {
+        attempt_of(&run, wanted)?.ok_or_else(|| {
             Refusal::NotFound(match wanted {
                 Some(number) => format!("run {namespace}/{name} has no attempt {number}"),
                 None => format!("run {namespace}/{name} has not started yet"),
             })
-        })?;
-        Attempt::new(run.metadata.uid.unwrap_or_default(), number)
-            .map_err(|error| Refusal::Unavailable(error.to_string()))
+        })
+    }
+
+    /// What a follower of a run that had not started finds now. A run that cannot be read may start yet.
+    async fn begun(&self, namespace: &str, name: &str) -> Result<Begun, Refusal> {
+        match self.run(namespace, name).await {
+            Ok(run) => Ok(match attempt_of(&run, None)? {
+                Some(attempt) => Begun::As(attempt),
+                None if is_over(&run) => Begun::Never,
+                None => Begun::NotYet,
+            }),
+            Err(Refusal::NotFound(_)) => Ok(Begun::Never),
+            Err(_) => Ok(Begun::NotYet),
+        }
     }
 
     /// Whether nothing more will come of an attempt. A run that is gone has ended; one that cannot be read may go on.
     async fn has_ended(&self, namespace: &str, name: &str, attempt: &Attempt) -> bool {
         match self.run(namespace, name).await {
             Ok(run) if run.metadata.uid.as_deref() != Some(attempt.run_uid()) => true,
-            Ok(run) => run.status.is_some_and(|status| {
-                status.state.is_some_and(api::run::RunState::is_terminal)
-                    || status
-                        .attempts
+            Ok(run) => {
+                is_over(&run)
+                    || attempts(&run)
                         .iter()
                         .any(|known| known.number == attempt.number() && known.finished_at.is_some())
-            }),
+            }
             Err(Refusal::NotFound(_)) => true,
             Err(_) => false,
         }
     }
+}
+
+fn attempts(run: &TerraformRun) -> &[api::run::Attempt] {
+    run.status.as_ref().map_or(&[], |status| status.attempts.as_slice())
+}
+
+fn is_over(run: &TerraformRun) -> bool {
+    run.status.as_ref().and_then(|status| status.state).is_some_and(api::run::RunState::is_terminal)
+}
+
+/// That attempt of the run, or its newest.
+fn attempt_of(run: &TerraformRun, wanted: Option<u32>) -> Result<Option<Attempt>, Refusal> {
+    let known = attempts(run);
+    let found = match wanted {
+        Some(number) => known.iter().find(|attempt| attempt.number == number),
+        None => known.last(),
+    };
+    let Some(found) = found else { return Ok(None) };
+    Attempt::new(run.metadata.uid.clone().unwrap_or_default(), found.number)
+        .map(Some)
+        .map_err(|error| Refusal::Unavailable(error.to_string()))
+}
+
+/// How far a run is whose log somebody waits for.
+enum Begun {
+    As(Attempt),
+    NotYet,
+    /// It is over, and no attempt was made.
+    Never,
 }
 
 /// One log on its way to a reader: from the datastore, taken up again where it broke off.
@@ -189,7 +225,8 @@ pub(crate) struct Reading {
     person: Person,
     namespace: String,
     name: String,
-    attempt: Attempt,
+    /// Nothing while the run has not started.
+    attempt: Option<Attempt>,
     offset: u64,
     open: Option<BoxStream<'static, reqwest::Result<Bytes>>>,
     /// The end of what is stored now is the end of it all.
@@ -204,21 +241,38 @@ impl Reading {
             ));
         }
         let May { person, namespace, name, .. } = may;
-        let attempt = service.attempt(&namespace, &name, part.attempt).await?;
+        // Who follows a run from its creation waits for its first attempt; a browser would not come back after a 404.
+        let attempt = match (part.follow, part.attempt) {
+            (true, None) => attempt_of(&service.run(&namespace, &name).await?, None)?,
+            (true | false, wanted) => Some(service.attempt(&namespace, &name, wanted).await?),
+        };
         let (offset, last) = (part.offset, !part.follow);
         Ok(Self { service, person, namespace, name, attempt, offset, open: None, last })
     }
 
     pub(crate) async fn next(mut self) -> Result<Option<(Bytes, Self)>, Refusal> {
         loop {
+            let Some(attempt) = &self.attempt else {
+                match self.service.begun(&self.namespace, &self.name).await? {
+                    Begun::As(attempt) => self.attempt = Some(attempt),
+                    Begun::NotYet => tokio::time::sleep(STARTED).await,
+                    Begun::Never => return Ok(None),
+                }
+                continue;
+            };
             let Some(stream) = self.open.as_mut() else {
-                self.connect().await?;
+                let path = format!("/v1/runs/{attempt}/log?offset={}&follow={}", self.offset, !self.last);
+                let answer = self.service.fetch(&self.person, path).await?;
+                if !answer.status().is_success() {
+                    return Err(Refusal::Unavailable(format!("the datastore answered {}", answer.status())));
+                }
+                self.open = Some(answer.bytes_stream().boxed());
                 continue;
             };
             let piece = tokio::select! {
                 piece = stream.next() => piece,
                 () = tokio::time::sleep(LOOK_AGAIN), if !self.last => {
-                    if self.service.has_ended(&self.namespace, &self.name, &self.attempt).await {
+                    if self.service.has_ended(&self.namespace, &self.name, attempt).await {
                         self.last = true;
                         self.open = None;
                     }
@@ -239,16 +293,5 @@ impl Reading {
                 }
             }
         }
-    }
-
-    async fn connect(&mut self) -> Result<(), Refusal> {
-        let follow = !self.last;
-        let path = format!("/v1/runs/{}/log?offset={}&follow={follow}", self.attempt, self.offset);
-        let answer = self.service.fetch(&self.person, path).await?;
-        if !answer.status().is_success() {
-            return Err(Refusal::Unavailable(format!("the datastore answered {}", answer.status())));
-        }
-        self.open = Some(answer.bytes_stream().boxed());
-        Ok(())
     }
 }

@@ -44,6 +44,21 @@ pub struct Answer {
     pub text: String,
 }
 
+/// An answer whose body may still come.
+pub struct Begun {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Body,
+}
+
+impl Begun {
+    pub async fn whole(self) -> Answer {
+        let bytes = self.body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Answer { status: self.status, headers: self.headers, text }
+    }
+}
+
 impl Answer {
     #[track_caller]
     pub fn with(self, expected: u16) -> Self {
@@ -141,10 +156,14 @@ impl Ground {
         (self.router, self.keeping) = started(&self.server, &self.client, client, self.deliveries.clone());
     }
 
-    pub async fn call(&self, Call(builder, body): Call) -> Answer {
+    pub async fn call(&self, call: Call) -> Answer {
+        self.begin(call).await.whole().await
+    }
+
+    /// Returns when the answer has begun.
+    pub async fn begin(&self, Call(builder, body): Call) -> Begun {
         let response = self.router.clone().oneshot(builder.body(body).unwrap()).await.unwrap();
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.unwrap().to_bytes();
         for (name, value) in [
             ("x-content-type-options", "nosniff"),
             ("x-frame-options", "DENY"),
@@ -154,11 +173,7 @@ impl Ground {
         }
         let policy = parts.headers["content-security-policy"].to_str().unwrap();
         assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
-        Answer {
-            status: parts.status,
-            headers: parts.headers,
-            text: String::from_utf8_lossy(&bytes).into_owned(),
-        }
+        Begun { status: parts.status, headers: parts.headers, body }
     }
 
     /// A list answers from what the watch has seen; waits until it has seen this.

@@ -1,5 +1,8 @@
 //! Pages of layers, runs and the queue, by what they are asked for.
 
+use api::TerraformRun;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use server::credential::Scope;
 
@@ -109,6 +112,38 @@ async fn runs_are_listed_and_those_that_wait_stand_in_a_queue() {
     // What needs the datastore says that it is away.
     ground.call(get("/api/v1/namespaces/a/layers/network/history")).await.with(503);
     ground.call(get("/api/v1/namespaces/a/runs/network-plan-1/log")).await.with(404);
+}
+
+/// A browser does not come back after a 404, so whoever follows a run from its creation waits for its first attempt.
+#[tokio::test]
+async fn a_follower_waits_until_the_run_starts_or_will_never_start() {
+    let ground = Ground::new().await;
+    let token = ground.token("reader", &[Scope::Read], &[]).await;
+    let status = |state: &str, attempts: Value| json!({ "state": state, "attempts": attempts, "conditions": [condition("Ready", "Unknown", state)] });
+    let log =
+        |run: &str, how: &str| Call::get(&format!("/api/v1/namespaces/a/runs/{run}/log{how}")).bearer(&token);
+    for run in ["early", "never", "gone"] {
+        ground.run("a", run, "network", status("Initial", json!([]))).await;
+        ground.call(log(run, "")).await.with(404);
+        ground.call(log(run, "?follow=true&attempt=0")).await.with(404);
+    }
+    ground.call(log("unknown", "/events?follow=true")).await.with(404);
+    let mut following = Vec::new();
+    for run in ["early", "never", "gone"] {
+        following.push(ground.begin(log(run, "/events?follow=true")).await);
+    }
+    let runs = Api::<TerraformRun>::namespaced(ground.client.clone(), "a");
+    let begun = json!([{ "number": 0, "podName": "p", "description": "a".repeat(64), "fence": 1, "startedAt": "2026-01-01T00:00:00Z" }]);
+    for (run, status) in [("early", status("Running", begun)), ("never", status("Failed", json!([])))] {
+        let patch = Patch::Merge(json!({ "status": status }));
+        runs.patch_status(run, &PatchParams::default(), &patch).await.unwrap();
+    }
+    runs.delete("gone", &DeleteParams::default()).await.unwrap();
+    // Of the first the datastore is asked, which is away here.
+    for (answer, last) in following.into_iter().zip(["problem", "end", "end"]) {
+        let answer = answer.whole().await.with(200);
+        assert!(answer.text.starts_with(&format!("event: {last}\n")), "{answer:#?}");
+    }
 }
 
 /// A page of ten thousand is a look at memory. How long it takes is printed; the bound is for a busy machine and a build for debugging.
