@@ -10,6 +10,7 @@ mod door;
 mod error;
 mod events;
 mod feed;
+mod gate;
 mod inputs;
 mod layer;
 pub mod leader;
@@ -43,6 +44,7 @@ use engine::{Settings, Wake};
 use feed::{Feed, Handle};
 use futures::future::OptionFuture;
 use futures::{Stream, StreamExt};
+use gate::Gate;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -192,14 +194,13 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Objects of one kind that are reconciled at the same time. Reconciles wait for the API only, so a few do.
-const CONCURRENCY: u16 = 8;
+/// Pods that are looked at at the same time, to find those whose run is gone. Of other kinds see [`gate`].
+const PODS_AT_ONCE: u16 = 8;
 
 /// Runs the controllers until they are told to stop. Returns when the reconciles under way have ended.
 pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error> {
     let config = || watcher::Config::default().any_semantic();
     let ours = || watcher::Config::default().labels(&format!("{}=terrane", label::MANAGED_BY));
-    let options = || Config::default().concurrency(CONCURRENCY);
     let stopped = |stop: &CancellationToken| stop.clone().cancelled_owned();
     let news = context.desk.news().ok_or(Error::DeskTaken)?;
     let queue_news = context.queue.news().ok_or(Error::DeskTaken)?;
@@ -226,29 +227,24 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             }
         });
 
+    let (gate, called) = Gate::new();
     let (repositories, _) = repository_feed.controller(concern::repository);
     let repositories = repositories
-        .with_config(options())
         .watches_stream(layer_feed.touched(concern::layer_to_repository), |layer: TerraformLayer| {
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(layer.spec.repository_name()?.as_str()).within(&namespace))
         })
         .reconcile_on(news.repositories)
+        .reconcile_on(called)
         .graceful_shutdown_on(stopped(&stop))
-        .run(
-            |object, context| {
-                measured(Waiting::from(&*object), context.clone(), repository::reconcile(object, context))
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("TerraformRepository", result) });
+        .run(gate.guarding(repository::reconcile), on_error, Arc::new(context.clone()))
+        .for_each(gate.logging("TerraformRepository"));
 
     let followed = context.metrics.follow(context.queue.clone(), context.now);
     let counting = followed.count(layer_feed.listen());
+    let (gate, called) = Gate::new();
     let (layers, _) = layer_feed.controller(concern::layer);
     let layers = layers
-        .with_config(options())
         .watches_stream(run_feed.touched(concern::run_to_layer), |run: TerraformRun| {
             // By name, not by owner: the runs of a layer that is deleted in the foreground have none.
             let namespace = run.namespace().unwrap_or_default();
@@ -263,21 +259,16 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
         )
         .reconcile_on(news.layers)
+        .reconcile_on(called)
         .reconcile_on(reference_news)
         .graceful_shutdown_on(stopped(&stop))
-        .run(
-            |object, context| {
-                measured(Waiting::from(&*object), context.clone(), layer::reconcile(object, context))
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("TerraformLayer", result) });
+        .run(gate.guarding(layer::reconcile), on_error, Arc::new(context.clone()))
+        .for_each(gate.logging("TerraformLayer"));
 
+    let (gate, called) = Gate::new();
     let (repos, _) = repo_feed.controller(concern::repo);
     // By name, not by owner: a Repo also waits for what bears its name and belongs to somebody else.
     let repos = repos
-        .with_config(options())
         .watches_stream(
             repository_feed.touched(concern::repository_to_repo),
             |repository: TerraformRepository| {
@@ -294,15 +285,10 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
         })
         .reconcile_on(news.repos)
+        .reconcile_on(called)
         .graceful_shutdown_on(stopped(&stop))
-        .run(
-            |object, context| {
-                measured(Waiting::from(&*object), context.clone(), door::repo::reconcile(object, context))
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("Repo", result) });
+        .run(gate.guarding(door::repo::reconcile), on_error, Arc::new(context.clone()))
+        .for_each(gate.logging("Repo"));
 
     let terraforms = match context.terraforms {
         Terraforms::Kept => Some(keep_terraforms(
@@ -325,24 +311,19 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
 
     let posting =
         context.board.listen(layer_feed.listen(), run_feed.listen(), context.desk.clone(), context.now);
+    let (gate, called) = Gate::new();
     let (notifications, _) = notification_feed.controller(concern::notification);
     let notifications = notifications
-        .with_config(options())
         .reconcile_on(news.notifications)
+        .reconcile_on(called)
         .graceful_shutdown_on(stopped(&stop))
-        .run(
-            |object, context| {
-                measured(Waiting::from(&*object), context.clone(), notification::reconcile(object, context))
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("TerraformNotification", result) });
+        .run(gate.guarding(notification::reconcile), on_error, Arc::new(context.clone()))
+        .for_each(gate.logging("TerraformNotification"));
 
+    let (gate, called) = Gate::new();
     let (runs, ended) = run_feed.controller(concern::run);
     let ended = Arc::new(ended);
     let runs = runs
-        .with_config(options())
         .owns_stream(pod_feed.touched(concern::pod))
         .watches(
             Api::<Lease>::namespaced(context.client.clone(), api::SYSTEM_NAMESPACE),
@@ -351,21 +332,22 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
         )
         .watches_stream(layer_feed.touched(concern::layer_to_runs), run::canceled_by)
         .reconcile_on(news.runs)
+        .reconcile_on(called)
         .reconcile_on(queue_news)
         .graceful_shutdown_on(stopped(&stop))
         .run(
-            move |object, context| {
-                let (who, counted, ended) = (Waiting::from(&*object), context.clone(), Arc::clone(&ended));
-                measured(who, counted, async move { run::reconcile(object, context, &ended).await })
-            },
+            gate.guarding(move |object, context| {
+                let ended = Arc::clone(&ended);
+                async move { run::reconcile(object, context, &ended).await }
+            }),
             on_error,
             Arc::new(context.clone()),
         )
-        .for_each(|result| async move { log("TerraformRun", result) });
+        .for_each(gate.logging("TerraformRun"));
 
     let orphans = pod_feed
         .whole_controller(concern::pod)
-        .with_config(options())
+        .with_config(Config::default().concurrency(PODS_AT_ONCE))
         .graceful_shutdown_on(stopped(&stop))
         .run(
             |object, context| async move {
@@ -434,10 +416,10 @@ async fn keep_terraforms(
 ) {
     let Context { client, namespaces, shard, events, .. } = context;
     let mut feed = Feed::<Terraform>::new(client, namespaces, *shard, config, events);
+    let (gate, called) = Gate::new();
     let (controller, _) = feed.controller(concern::terraform);
     let looking_around = context.surroundings.work(context, controller.store(), stop.clone());
     let working = controller
-        .with_config(Config::default().concurrency(CONCURRENCY))
         .watches_stream(repositories, |repository: TerraformRepository| {
             let namespace = repository.namespace().unwrap_or_default();
             Some(ObjectRef::new(&repository.name_any()).within(&namespace))
@@ -447,16 +429,10 @@ async fn keep_terraforms(
             Some(ObjectRef::new(&layer.name_any()).within(&namespace))
         })
         .reconcile_on(woken)
+        .reconcile_on(called)
         .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(
-            |object, context| {
-                let done = door::terraform::reconcile(object.clone(), context.clone());
-                measured(Waiting::from(&*object), context, done)
-            },
-            on_error,
-            Arc::new(context.clone()),
-        )
-        .for_each(|result| async move { log("Terraform", result) });
+        .run(gate.guarding(door::terraform::reconcile), on_error, Arc::new(context.clone()))
+        .for_each(gate.logging("Terraform"));
     tokio::join!(working, looking_around, feed.work(stop.clone()));
 }
 
