@@ -90,6 +90,8 @@ pub mod annotation {
 
     /// Any new value asks for a plan now.
     pub const SYNC: &str = "terrane.dev/sync";
+    /// With the value of [`SYNC`]: the repository is looked at first, so that the plan is of the newest commit, not of the newest known.
+    pub const LATEST: &str = "terrane.dev/latest";
     /// Any new value asks what moved in the world, without comparing it with the code: a plan that only refreshes, now.
     pub const LOOK: &str = "terrane.dev/look";
     /// On a run that answers a sync or a look: `sync:` or `look:`, and the value of the layer's annotation.

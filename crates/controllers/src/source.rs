@@ -157,6 +157,8 @@ struct Finding {
     /// The value of the sync annotation that the look under way was begun for.
     sync: Option<String>,
     waiting: BTreeSet<Waiting>,
+    /// How often it was asked, which is how often it was answered but for the time in between.
+    asks: u64,
 }
 
 /// Who is told when a finding is there, or when it is time to look again.
@@ -240,6 +242,8 @@ pub struct Desk {
     findings: Mutex<HashMap<Question, Finding>>,
     /// The layers that wait for a repository's branches, kept up by the layers' own reconciles.
     followers: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
+    /// The newest wish of a layer for a look at its repository, and which of the looks answers it.
+    latest: Mutex<HashMap<Waiting, (String, u64)>>,
     ask: mpsc::UnboundedSender<Question>,
     asked: Mutex<Option<mpsc::UnboundedReceiver<Question>>>,
     tell_repository: mpsc::UnboundedSender<ObjectRef<Handle<TerraformRepository>>>,
@@ -283,6 +287,7 @@ impl Desk {
             now,
             findings: Mutex::default(),
             followers: Mutex::default(),
+            latest: Mutex::default(),
             ask,
             asked: Mutex::new(Some(asked)),
             tell_repository,
@@ -308,6 +313,8 @@ impl Desk {
     }
 
     pub(crate) fn unfollow(&self, namespace: &str, layer: &str) {
+        locked(&self.latest)
+            .remove(&Waiting::Layer { namespace: namespace.to_owned(), name: layer.to_owned() });
         // O(repositories); layers are deleted rarely.
         for ((of, _), layers) in locked(&self.followers).iter_mut() {
             if of == namespace {
@@ -365,6 +372,42 @@ impl Desk {
             finding.wish = wish;
         }
         self.send(finding, question);
+    }
+
+    /// What a look found that began after the layer wished for it, by this text. Nothing until it was found; the layer is told.
+    pub(crate) fn latest(&self, place: &Place, wish: &str, layer: Waiting) -> Option<Result<Heads, String>> {
+        let question = Question::Heads(place.clone());
+        let mut findings = locked(&self.findings);
+        let finding = findings.entry(question.clone()).or_insert_with(Finding::empty);
+        let mut latest = locked(&self.latest);
+        let answers = match latest.get(&layer) {
+            Some((known, answers)) if known == wish => *answers,
+            // A look that is under way may have missed what this is about.
+            Some(_) | None => {
+                let next = finding.asks + 1;
+                latest.insert(layer.clone(), (wish.to_owned(), next));
+                next
+            }
+        };
+        let ended = finding.asks - u64::from(finding.asked);
+        if ended >= answers {
+            match &finding.answer {
+                Some(Answer::Heads(look)) => return Some(look.found.clone()),
+                Some(
+                    Answer::Relevant(_)
+                    | Answer::Bundle(_)
+                    | Answer::Declared(_)
+                    | Answer::Image(_)
+                    | Answer::Failed { .. },
+                )
+                | None => {}
+            }
+        }
+        // The repository writes down what was seen, and the layer goes by that.
+        let repository = Waiting::Repository { namespace: place.namespace.clone(), name: place.name.clone() };
+        finding.waiting.extend([layer, repository]);
+        self.send(finding, question);
+        None
     }
 
     /// The last commit that matters to a layer. Unknown until it was found; whoever waits is told.
@@ -493,6 +536,7 @@ impl Desk {
     fn send(&self, finding: &mut Finding, question: Question) {
         if !finding.asked && self.ask.unbounded_send(question).is_ok() {
             finding.asked = true;
+            finding.asks += 1;
         }
     }
 
@@ -801,7 +845,7 @@ impl Reader for Remote {
 
 impl Finding {
     fn empty() -> Self {
-        Self { answer: None, asked: false, wish: None, sync: None, waiting: BTreeSet::new() }
+        Self { answer: None, asked: false, wish: None, sync: None, waiting: BTreeSet::new(), asks: 0 }
     }
 }
 
@@ -922,6 +966,32 @@ mod tests {
         ) -> BoxFuture<'a, Result<Sha256, String>> {
             Box::pin(std::future::pending())
         }
+    }
+
+    #[test]
+    fn who_wants_the_latest_is_answered_by_a_look_that_began_later() {
+        let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
+        let Whose::Repository(place) = question("code", "1").whose() else { return };
+        let layer = |name: &str| Waiting::Layer { namespace: "default".to_owned(), name: name.to_owned() };
+        let ends = |found: Result<Heads, String>| {
+            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
+            desk.found(Question::Heads(place.clone()), Answer::Heads(look));
+        };
+        let failed = || Err("connection refused".to_owned());
+        desk.look_again(&place, None);
+        assert_eq!(desk.latest(&place, "1", layer("a")), None);
+        ends(Ok(Heads::default()));
+        assert_eq!(desk.latest(&place, "1", layer("a")), None, "that one was under way before");
+        assert_eq!(desk.latest(&place, "1", layer("b")), None);
+        ends(failed());
+        assert_eq!(desk.latest(&place, "1", layer("a")), Some(failed()));
+        assert_eq!(desk.latest(&place, "1", layer("b")), None, "it came while this one was under way");
+        ends(Ok(Heads::default()));
+        assert_eq!(desk.latest(&place, "1", layer("b")), Some(Ok(Heads::default())));
+        // Looks that others ask for change nothing about that; a new wish does.
+        desk.look_again(&place, None);
+        assert_eq!(desk.latest(&place, "1", layer("a")), Some(Ok(Heads::default())));
+        assert_eq!(desk.latest(&place, "2", layer("a")), None);
     }
 
     #[test]

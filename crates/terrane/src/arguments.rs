@@ -483,12 +483,16 @@ pub(crate) enum Output {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+The repository is looked at first, so that what was pushed a moment ago is planned.
 What follows is up to the layer, as after any plan: with autoApply it is applied, else it waits for `terrane approve`.
 `terrane plan` asks for the same, waits and shows the plan.
-Without this command: kubectl annotate tfl NAME --overwrite terrane.dev/sync=\"$(date)\"")]
+Without this command, and of the commit that is known: kubectl annotate tfl NAME --overwrite terrane.dev/sync=\"$(date)\"")]
 pub(crate) struct Sync {
     /// The layer
     pub layer: String,
+    /// Plan the newest commit that is known, without a look at the repository
+    #[arg(long)]
+    pub known: bool,
     #[command(flatten)]
     pub target: Target,
     #[command(flatten)]

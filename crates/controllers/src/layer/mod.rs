@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use api::template::Declared;
 use api::text::{PathGlob, Sha256};
-use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{TerraformApproval, TerraformLayer, TerraformRepository, TerraformRun, annotation};
 use engine::layer::{Observed, Refusal, Source, bytes_kept, decide, gives_outputs};
 use engine::outputs::{Outcome, Standing, recorded};
 use engine::{Read, Wake, image};
@@ -163,6 +163,17 @@ fn observe_source(
         return Read::Present(Err(format!("branch {}: {why}", branch.name)));
     };
     let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
+    if let Some(wish) = wants_latest(layer) {
+        match context.desk.latest(&Place::of(repository), wish, waiting.clone()) {
+            None => return Read::Unknown,
+            // The repository's own controller writes down what was seen, and that wakes us.
+            Some(Ok(heads)) if heads.refs.get(&followed.full()).is_some_and(|now| now != head) => {
+                return Read::Unknown;
+            }
+            // What is known is planned, and the repository says what is wrong.
+            Some(Ok(_) | Err(_)) => {}
+        }
+    }
     let followed = Branch { place: Place::of(repository), name: followed.clone() };
     // What may name a file may name a pattern.
     let files = layer.spec.variable_files.iter().filter_map(|file| PathGlob::new(file.as_str()).ok());
@@ -176,6 +187,15 @@ fn observe_source(
         Read::Absent => Read::Absent,
         Read::Unknown => Read::Unknown,
     }
+}
+
+/// The wish for a plan of the newest commit, as long as no plan answers it.
+fn wants_latest(layer: &TerraformLayer) -> Option<&str> {
+    let annotations = layer.annotations();
+    let wish =
+        annotations.get(annotation::SYNC).filter(|wish| annotations.get(annotation::LATEST) == Some(wish))?;
+    let answered = layer.status.as_ref().and_then(|status| status.last_sync.as_deref());
+    (answered != Some(wish)).then_some(wish)
 }
 
 /// The variables that a template's code declares at its relevant commit; nobody asks that of another layer.

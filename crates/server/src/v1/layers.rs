@@ -107,6 +107,9 @@ pub(crate) struct How {
     /// Only look what moved in the world, without comparing it with the code.
     #[serde(default)]
     refresh_only: bool,
+    /// Plan the newest commit that is known, without a look at the repository first.
+    #[serde(default)]
+    known: bool,
 }
 
 /// A wish that was written down.
@@ -140,7 +143,11 @@ pub(crate) async fn sync(
     }
     let (key, kind) = if how.refresh_only { (annotation::LOOK, "look") } else { (annotation::SYNC, "sync") };
     let text = Timestamp::now().to_string();
-    let wish = json!({ "metadata": { "annotations": { key: text } } });
+    let mut wish = json!({ key: text });
+    if !how.refresh_only && !how.known {
+        wish[annotation::LATEST] = json!(text);
+    }
+    let wish = json!({ "metadata": { "annotations": wish } });
     let layer = service.patch_layer(&may, seen, wish, "ask for a plan of").await?;
     let answer = Wished { token: format!("{kind}:{text}"), layer: Layer::from(&layer) };
     Ok((StatusCode::ACCEPTED, axum::Json(answer)).into_response())

@@ -19,6 +19,10 @@ async fn a_layer_is_synced_suspended_and_resumed() {
     let wished = ground.call(post("sync")).await.with(202).json();
     let annotations = layers.get("net").await.unwrap().annotations().clone();
     assert_eq!(wished["token"], json!(format!("sync:{}", annotations[annotation::SYNC])));
+    assert_eq!(annotations[annotation::LATEST], annotations[annotation::SYNC], "of the newest commit");
+    ground.call(post("sync?known=true")).await.with(202);
+    let annotations = layers.get("net").await.unwrap().annotations().clone();
+    assert_ne!(annotations[annotation::LATEST], annotations[annotation::SYNC]);
     let wished = ground.call(post("sync?refreshOnly=true")).await.with(202).json();
     let annotations = layers.get("net").await.unwrap().annotations().clone();
     assert_eq!(wished["token"], json!(format!("look:{}", annotations[annotation::LOOK])));

@@ -13,7 +13,8 @@ use crate::arguments::Sync;
 
 pub(crate) async fn run(options: Sync) -> anyhow::Result<()> {
     let (client, namespace) = super::connect(&options.target).await?;
-    let (layer, _) = ask(&client, &namespace, &options.layer, Wish::Plan).await?;
+    let wish = if options.known { Wish::KnownPlan } else { Wish::Plan };
+    let (layer, _) = ask(&client, &namespace, &options.layer, wish).await?;
     render::object(options.shape.output, &layer, || {
         format!("{0} will be planned now; `terrane get layers {0}` shows how far it is", options.layer)
     })
@@ -22,8 +23,10 @@ pub(crate) async fn run(options: Sync) -> anyhow::Result<()> {
 /// What can be asked for of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// A plan towards the code.
+    /// A plan towards the newest code, for which the repository is looked at first.
     Plan,
+    /// A plan towards the code that is known.
+    KnownPlan,
     /// A plan that only refreshes.
     Look,
 }
@@ -31,7 +34,7 @@ pub(super) enum Wish {
 impl Wish {
     const fn annotation(self) -> &'static str {
         match self {
-            Self::Plan => annotation::SYNC,
+            Self::Plan | Self::KnownPlan => annotation::SYNC,
             Self::Look => annotation::LOOK,
         }
     }
@@ -39,7 +42,7 @@ impl Wish {
     /// The annotation of the run that answers.
     pub(super) fn token(self, text: &str) -> String {
         match self {
-            Self::Plan => format!("sync:{text}"),
+            Self::Plan | Self::KnownPlan => format!("sync:{text}"),
             Self::Look => format!("look:{text}"),
         }
     }
@@ -47,7 +50,7 @@ impl Wish {
     /// Which wish was acted on last.
     pub(super) fn acted_on(self, status: &TerraformLayerStatus) -> Option<&str> {
         match self {
-            Self::Plan => status.last_sync.as_deref(),
+            Self::Plan | Self::KnownPlan => status.last_sync.as_deref(),
             Self::Look => status.last_look.as_deref(),
         }
     }
@@ -67,7 +70,11 @@ pub(super) async fn ask(
         );
     }
     let text = Timestamp::now().to_string();
-    let annotations = json!({ "metadata": { "annotations": { wish.annotation(): text } } });
+    let mut annotations = json!({ wish.annotation(): text });
+    if wish == Wish::Plan {
+        annotations[annotation::LATEST] = json!(text);
+    }
+    let annotations = json!({ "metadata": { "annotations": annotations } });
     let layer = Api::<TerraformLayer>::namespaced(client.clone(), namespace)
         .patch(name, &PatchParams::default(), &Patch::Merge(annotations))
         .await
