@@ -89,8 +89,8 @@ ASKED=("get terrane" "get tfl --output wide" "get tfl hello --output yaml" "get 
 without_ages() { sed --regexp-extended 's/\b([0-9]+[dhms])+\b/AGE/g'; }
 
 check_older_kubectl() {
-    local words program=${KUBECTL_OLDER:-}
-    [[ -n $program ]] || { say "KUBECTL_OLDER names no other kubectl: only the pinned one is tried" && return; }
+    local words program
+    program=$(command -v kubectl-older) || fail "there is no kubectl-older: run \`tools/setup cluster\` first."
     for words in "${ASKED[@]}"; do
         # shellcheck disable=SC2086 # one word an argument
         { kubectl --namespace default $words 2>&1 || true; } | without_ages >"$work/said"
