@@ -12,6 +12,7 @@ mod hooks;
 mod images;
 mod inputs;
 mod killed;
+mod mails;
 mod notifications;
 mod outputs;
 mod repo;
