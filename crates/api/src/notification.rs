@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::text::ObjectName;
+use crate::text::{MailAddress, ObjectName};
 
 /// What is told, and to whom.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ use crate::text::ObjectName;
     shortname = "tfn",
     category = "terrane",
     derive = "PartialEq",
-    doc = "Somebody who is told what happens to the layers of this namespace: a program by a webhook, or a channel of Slack or Teams.",
+    doc = "Somebody who is told what happens to the layers of this namespace: a program by a webhook, a channel of Slack or Teams, or people by e-mail.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -117,8 +117,8 @@ impl Event {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("[has(self.webhook), has(self.slack), has(self.teams)].filter(x, x).size() == 1")
-        .message("exactly one of webhook, slack and teams must be set")
+    validation = Rule::new("[has(self.webhook), has(self.slack), has(self.teams), has(self.email)].filter(x, x).size() == 1")
+        .message("exactly one of webhook, slack, teams and email must be set")
 )]
 pub struct Receiver {
     /// A program of yours: a POST of JSON, signed where the Secret has a `key`.
@@ -130,6 +130,9 @@ pub struct Receiver {
     /// A webhook of a Teams workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teams: Option<Endpoint>,
+    /// People, by a mail server of yours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<Mail>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -138,6 +141,24 @@ pub struct Endpoint {
     /// A Secret of this namespace: its key `url` is the address (https), `key` what a webhook is signed with, and `ca.crt` the authority of
     /// a server whose certificate no public one has signed.
     pub secret_name: ObjectName,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Mail {
+    /// A Secret of this namespace: its key `url` is the mail server (smtps://HOST:465 or smtp+starttls://HOST:587), `username` and `password`
+    /// are what it is logged in with, and `ca.crt` is the authority of a server whose certificate no public one has signed.
+    pub secret_name: ObjectName,
+    /// Whom mails come from.
+    pub from: MailAddress,
+    /// Whom they go to.
+    #[schemars(length(min = 1, max = 20))]
+    pub to: Vec<MailAddress>,
+}
+
+impl Mail {
+    /// Whom one mail goes to at most.
+    pub const MOST: usize = 20;
 }
 
 /// A layer is meant if it has one of the names, or there are none, and all of the labels.
@@ -210,6 +231,9 @@ pub struct Delivered {
     /// When it was taken.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub at: Time,
+    /// By whom it was not taken, and why, where others of the same receiver took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub except: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -320,6 +320,21 @@ impl GitUrl {
     }
 }
 
+text!(
+    /// Where a mail goes or comes from: of plain ASCII, without a name, quotes or comments. It can stand in a mail's head and in what a server
+    /// is told as it is: there is no blank and no end of a line in it.
+    MailAddress, "a mail address such as team@example.org: letters, digits and any of .!#$%&'*+/=?^_`{|}~- before the '@', a host behind it",
+    max 254,
+    form "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+([.][A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$"
+);
+
+impl MailAddress {
+    /// What stands behind the '@'.
+    pub fn domain(&self) -> &str {
+        self.0.rsplit_once('@').map_or("", |(_, domain)| domain)
+    }
+}
+
 /// A span of time as people write it in Kubernetes: `30s`, `5m`, `1h30m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(Duration);
@@ -481,6 +496,36 @@ mod tests {
                 "!x",
             ],
         );
+    }
+
+    #[test]
+    fn addresses_of_mail_can_stand_in_a_head_and_in_a_command() {
+        check::<MailAddress>(
+            &["ann@example.org", "a.b+c@x", "o'neill_1=2@EXAMPLE.co.uk", "a@1.2.3.4"],
+            &[
+                "",
+                "ann",
+                "@example.org",
+                "ann@",
+                "ann@example.org\n",
+                "ann@example.org\r\nRCPT TO:<eve@example.org>",
+                "ann@example.org>",
+                "<ann@example.org>",
+                "Ann <ann@example.org>",
+                "ann@example.org,eve@example.org",
+                "ann b@example.org",
+                "\"ann b\"@example.org",
+                "ann(b)@example.org",
+                ".ann@example.org",
+                "ann..b@example.org",
+                "ann@-example.org",
+                "ann@example..org",
+                "ann@[127.0.0.1]",
+                "ann@eve@example.org",
+                "änn@example.org",
+            ],
+        );
+        assert_eq!(MailAddress::new("ann@example.org").unwrap().domain(), "example.org");
     }
 
     #[test]

@@ -7,26 +7,39 @@ use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::server::TlsStream;
 
-/// A new authority, in PEM, and a server's side with a certificate of it for `localhost` and `127.0.0.1`.
-pub(crate) fn certificate() -> Result<(String, TlsAcceptor)> {
+/// A certificate for `localhost` and `127.0.0.1`, its key, and the new authority that vouches for it, all in PEM.
+pub(crate) struct Issued {
+    pub(crate) authority: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+pub(crate) fn issue() -> Result<Issued> {
     let mut authority = CertificateParams::new(Vec::<String>::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
     let key = KeyPair::generate()?;
     let leaf = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?
         .signed_by(&key, &issuer)?;
+    Ok(Issued { authority: issuer.pem(), certificate: leaf.pem(), key: key.serialize_pem() })
+}
+
+/// A new authority, in PEM, and a server's side with a certificate of it.
+pub(crate) fn certificate() -> Result<(String, TlsAcceptor)> {
+    let issued = issue()?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
     let config = tokio_rustls::rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(
-            vec![leaf.der().clone()],
-            PrivateKeyDer::try_from(key.serialize_der()).map_err(|why| anyhow::anyhow!(why))?,
+            vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes())?],
+            PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?,
         )?;
-    Ok((issuer.pem(), TlsAcceptor::from(Arc::new(config))))
+    Ok((issued.authority, TlsAcceptor::from(Arc::new(config))))
 }
 
 /// Connections that are encrypted before anybody sees them.

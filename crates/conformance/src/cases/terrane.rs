@@ -129,6 +129,26 @@ const GOOD_VERSIONS: &[&str] = &[
     "= 1.2.3",
     ">1,<2,!=1.5.0",
 ];
+const ADDRESSES: &[&str] = &[
+    "a.b+c@x",
+    "o'neill_1=2@EXAMPLE.co.uk",
+    "!#$%&'*+/=?^_`{|}~-@x",
+    "",
+    "ann",
+    "ann@",
+    "@x",
+    "ann@x\n",
+    "ann@x\r\nRCPT TO:<eve@x>",
+    "<ann@x>",
+    "Ann <ann@x>",
+    "ann@x,eve@x",
+    "\"ann b\"@x",
+    "ann..b@x",
+    "ann@-x",
+    "ann@[127.0.0.1]",
+    "ann@eve@x",
+    "änn@x",
+];
 const DIGESTS: &[&str] = &["", "abc", "A000000000000000000000000000000000000000000000000000000000000000"];
 
 /// One field of an object, as a JSON pointer, and texts that it may or may not hold.
@@ -241,7 +261,16 @@ async fn notifications_are_readable(s: Scope) -> Result<()> {
     agree::<TerraformNotification>(&s, "terraformnotifications", &notification, &fields).await?;
     let path =
         format!("/apis/terrane.dev/v1alpha1/namespaces/{}/terraformnotifications?dryRun=All", s.name());
-    for to in [json!({}), json!({"slack": {"secretName": "s"}, "teams": {"secretName": "s"}})] {
+    let mail = |to: &[&str]| json!({"email": {"secretName": "s", "from": "a@x", "to": to}});
+    let by_mail = object("TerraformNotification", json!({ "to": mail(&["b@example.org"]) }));
+    let fields = [
+        ("/spec/to/email/secretName", NAMES),
+        ("/spec/to/email/from", ADDRESSES),
+        ("/spec/to/email/to/0", ADDRESSES),
+    ];
+    agree::<TerraformNotification>(&s, "terraformnotifications", &by_mail, &fields).await?;
+    let both = json!({"slack": {"secretName": "s"}, "teams": {"secretName": "s"}});
+    for to in [json!({}), both, mail(&[]), mail(&["a@x"; 21])] {
         let answer = s.post(&path, &object("TerraformNotification", json!({ "to": to }))).await?;
         holds!(answer.code == 422, "to {to}: {answer}");
     }

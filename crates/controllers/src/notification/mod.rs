@@ -5,6 +5,8 @@ mod board;
 mod outbox;
 mod post;
 mod receiver;
+pub mod reply;
+mod smtp;
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::TerraformNotification;
+use api::text::MailAddress;
 use engine::notification::{Fact, Hope, Stage, Tried, Words};
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -13,8 +14,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::post::{self, NotTaken};
-use super::receiver::{Channel, Receiver};
+use super::post::{self, NotTaken, Taken};
+use super::receiver::{Receiver, Way};
 use crate::Context;
 use crate::source::Waiting;
 
@@ -31,6 +32,8 @@ pub(crate) struct Letter {
     pub(super) id: String,
     pub(super) event: &'static str,
     pub(super) body: String,
+    /// Who of several has it already.
+    pub(super) reached: BTreeSet<MailAddress>,
 }
 
 impl Letter {
@@ -40,10 +43,11 @@ impl Letter {
         fact: &Fact,
         words: &Words,
     ) -> Self {
-        let body = match receiver.channel() {
-            Channel::Webhook => words.for_webhook(fact),
-            Channel::Slack => words.for_slack(),
-            Channel::Teams => words.for_teams(),
+        let body = match &receiver.way {
+            Way::Webhook { .. } => words.for_webhook(fact).to_string(),
+            Way::Slack { .. } => words.for_slack().to_string(),
+            Way::Teams { .. } => words.for_teams().to_string(),
+            Way::Mail(mailbox) => words.for_mail(fact, &mailbox.from, &mailbox.to),
         };
         Self {
             uid: notification.uid().unwrap_or_default(),
@@ -54,7 +58,8 @@ impl Letter {
             receiver: Arc::clone(receiver),
             id: fact.id.clone(),
             event: fact.event.as_str(),
-            body: body.to_string(),
+            body,
+            reached: BTreeSet::new(),
         }
     }
 }
@@ -84,7 +89,9 @@ impl Outbox {
 
     /// What came of all that is told to a notification's receiver, by the names of facts.
     pub(super) fn tried(&self, uid: &str) -> BTreeMap<String, Tried> {
-        self.lines().tried.get(uid).cloned().unwrap_or_default()
+        let lines = self.lines();
+        let attempts = lines.tried.get(uid).into_iter().flatten();
+        attempts.map(|(id, attempt)| (id.clone(), attempt.tried.clone())).collect()
     }
 
     /// Forgets what came of everything else.
@@ -150,10 +157,17 @@ impl Outbox {
     }
 }
 
+/// What came of telling one thing, and who of several has it.
+#[derive(Debug)]
+struct Attempts {
+    tried: Tried,
+    reached: BTreeSet<MailAddress>,
+}
+
 /// Everything by the uid of its notification. Every step is O(log of what is there).
 #[derive(Default)]
 struct Lines {
-    tried: BTreeMap<String, BTreeMap<String, Tried>>,
+    tried: BTreeMap<String, BTreeMap<String, Attempts>>,
     waiting: HashMap<String, VecDeque<Letter>>,
     /// Those that have something waiting and nothing on its way.
     ready: VecDeque<String>,
@@ -161,11 +175,14 @@ struct Lines {
 }
 
 impl Lines {
-    fn post(&mut self, letter: Letter) {
+    fn post(&mut self, mut letter: Letter) {
         let tried = self.tried.entry(letter.uid.clone()).or_default();
-        let first = || Tried { stage: Stage::UnderWay, failures: 0, why: String::new() };
-        let entry = tried.entry(letter.id.clone()).or_insert_with(first);
-        entry.stage = Stage::UnderWay;
+        let entry = tried.entry(letter.id.clone()).or_insert_with(|| Attempts {
+            tried: Tried { stage: Stage::UnderWay, failures: 0, why: String::new() },
+            reached: BTreeSet::new(),
+        });
+        entry.tried.stage = Stage::UnderWay;
+        letter.reached.clone_from(&entry.reached);
         let (uid, line) = (letter.uid.clone(), self.waiting.entry(letter.uid.clone()).or_default());
         line.push_back(letter);
         if line.len() == 1 && !self.busy.contains(&uid) {
@@ -183,7 +200,7 @@ impl Lines {
         None
     }
 
-    fn ended(&mut self, letter: &Letter, outcome: Result<(), NotTaken>, at: Timestamp) {
+    fn ended(&mut self, letter: &Letter, outcome: Result<Taken, NotTaken>, at: Timestamp) {
         self.busy.remove(&letter.uid);
         match self.waiting.get(&letter.uid).map(VecDeque::is_empty) {
             Some(false) => self.ready.push_back(letter.uid.clone()),
@@ -192,12 +209,15 @@ impl Lines {
         }
         // Nobody asks any more for what was forgotten meanwhile.
         let tried = self.tried.get_mut(&letter.uid).and_then(|tried| tried.get_mut(&letter.id));
-        let Some(tried) = tried else { return };
+        let Some(Attempts { tried, reached }) = tried else { return };
         match outcome {
-            Ok(()) => tried.stage = Stage::Taken { at },
-            Err(NotTaken { why, hope }) => {
+            Ok(Taken { except }) => {
+                *tried = Tried { stage: Stage::Taken { at }, failures: tried.failures, why: except }
+            }
+            Err(NotTaken { why, hope, reached: now }) => {
                 let failures = tried.failures.saturating_add(1);
                 *tried = Tried { stage: Stage::Failed { at, hope }, failures, why };
+                reached.extend(now);
             }
         }
     }
@@ -205,7 +225,7 @@ impl Lines {
 
 impl NotTaken {
     pub(super) fn again(why: String) -> Self {
-        Self { why, hope: Hope::Some }
+        Self { why, hope: Hope::Some, reached: BTreeSet::new() }
     }
 }
 
@@ -228,6 +248,7 @@ mod tests {
             id: id.to_owned(),
             event: "Applied",
             body: String::new(),
+            reached: BTreeSet::new(),
         }
     }
 
@@ -243,8 +264,8 @@ mod tests {
         assert_eq!(take(&mut lines), named("dead", "1"));
         assert_eq!(take(&mut lines), named("alive", "1"));
         assert_eq!(take(&mut lines), None);
-        lines.ended(&letter("alive", "1"), Ok(()), Timestamp::UNIX_EPOCH);
-        assert_eq!(lines.tried["alive"]["1"].stage, Stage::Taken { at: Timestamp::UNIX_EPOCH });
+        lines.ended(&letter("alive", "1"), Ok(Taken::default()), Timestamp::UNIX_EPOCH);
+        assert_eq!(lines.tried["alive"]["1"].tried.stage, Stage::Taken { at: Timestamp::UNIX_EPOCH });
         lines.post(letter("alive", "2"));
         lines.ended(&letter("dead", "1"), Err(NotTaken::again("no".to_owned())), Timestamp::UNIX_EPOCH);
         assert_eq!(take(&mut lines), named("alive", "2"));
@@ -253,7 +274,7 @@ mod tests {
 
         lines.post(letter("dead", "1"));
         assert_eq!(
-            lines.tried["dead"]["1"],
+            lines.tried["dead"]["1"].tried,
             Tried { stage: Stage::UnderWay, failures: 1, why: "no".to_owned() }
         );
         let outbox = Outbox { lines: Mutex::new(lines), ..Outbox::default() };
@@ -262,8 +283,28 @@ mod tests {
         assert_eq!(outbox.tried("dead").into_keys().collect::<Vec<_>>(), ["2"]);
         outbox.forget("dead");
         let mut lines = outbox.lines.into_inner().unwrap();
-        lines.ended(&letter("dead", "2"), Ok(()), Timestamp::UNIX_EPOCH);
+        lines.ended(&letter("dead", "2"), Ok(Taken::default()), Timestamp::UNIX_EPOCH);
         assert_eq!(take(&mut lines), None, "nothing is sent for a notification that is gone");
         assert!(!lines.tried.contains_key("dead"));
+    }
+
+    #[test]
+    fn who_has_a_mail_already_is_not_sent_it_again() {
+        let (ann, bob) =
+            (MailAddress::new("ann@example.org").unwrap(), MailAddress::new("bob@example.org").unwrap());
+        let mut lines = Lines::default();
+        let mut sent = Vec::new();
+        for reached in [&ann, &bob, &bob] {
+            lines.post(letter("team", "1"));
+            let letter = lines.next().unwrap();
+            sent.push(letter.reached.clone());
+            let outcome =
+                NotTaken { reached: BTreeSet::from([reached.clone()]), ..NotTaken::again("no".to_owned()) };
+            lines.ended(&letter, Err(outcome), Timestamp::UNIX_EPOCH);
+        }
+        let both = BTreeSet::from([ann.clone(), bob]);
+        assert_eq!(sent, [BTreeSet::new(), BTreeSet::from([ann]), both]);
+        lines.post(letter("team", "2"));
+        assert_eq!(lines.next().unwrap().reached, BTreeSet::new(), "of another thing nobody has anything");
     }
 }

@@ -1,60 +1,106 @@
-//! One delivery over HTTP. The host is resolved once, its addresses are checked, and those very addresses are connected to. Redirects are
-//! not followed, and nothing of an answer but its code is told: whoever may write a notification could otherwise read in its status what
-//! somebody inside of the network answers.
+//! One delivery: over HTTP here, to a mail server in `smtp`. The host is resolved once, its addresses are checked, and those very addresses
+//! are connected to. Redirects are not followed, and nothing of an answer but its code is told: whoever may write a notification could
+//! otherwise read in its status what somebody inside of the network answers.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use api::text::MailAddress;
 use aws_lc_rs::hmac;
 use engine::notification::Hope;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use jiff::Timestamp;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use sources::{Addresses, NoAddress};
 
 use super::outbox::Letter;
-use super::receiver::{Channel, Receiver};
+use super::receiver::{Receiver, Way};
+use super::smtp::{self, Parcel};
 
 /// For all of a delivery.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// By whom it was not, and why, without a secret; empty where all took it.
+    pub(super) except: String,
+}
 
 /// Why it was not taken, without a secret, and whether it may be another time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotTaken {
     pub(super) why: String,
     pub(super) hope: Hope,
+    /// Who has it all the same, and must not get it again.
+    pub(super) reached: BTreeSet<MailAddress>,
 }
 
-pub(super) async fn deliver(letter: &Letter, rule: Addresses, now: Timestamp) -> Result<(), NotTaken> {
-    let patient = tokio::time::timeout(PATIENCE, send(letter, rule, now)).await;
-    patient.unwrap_or_else(|_| Err(NotTaken::again(format!("it did not answer within {PATIENCE:?}"))))
+pub(super) async fn deliver(letter: &Letter, rule: Addresses, now: Timestamp) -> Result<Taken, NotTaken> {
+    within(PATIENCE, send(letter, rule, now)).await
 }
 
-async fn send(letter: &Letter, rule: Addresses, now: Timestamp) -> Result<(), NotTaken> {
+pub(super) async fn within(
+    patience: Duration,
+    delivery: impl Future<Output = Result<Taken, NotTaken>>,
+) -> Result<Taken, NotTaken> {
+    let patient = tokio::time::timeout(patience, delivery).await;
+    patient.unwrap_or_else(|_| Err(NotTaken::again(format!("it did not answer within {patience:?}"))))
+}
+
+async fn send(letter: &Letter, rule: Addresses, now: Timestamp) -> Result<Taken, NotTaken> {
     let receiver = &letter.receiver;
     let addresses = find(receiver, rule).await?;
-    let http = client(receiver, &addresses).map_err(|error| NotTaken::again(words(error)))?;
-    let mut request =
-        http.post(receiver.url()).header(CONTENT_TYPE, "application/json").header(USER_AGENT, "terrane");
-    if receiver.channel() == Channel::Webhook {
-        let timestamp = now.as_second().to_string();
-        request = request.header("Terrane-Event", letter.event).header("Terrane-Delivery", &letter.id);
-        if let Some(key) = &receiver.key {
-            let signature = signature(key.expose_secret(), &timestamp, letter.body.as_bytes());
-            request = request.header("Terrane-Signature", signature);
+    match &receiver.way {
+        Way::Webhook { url, key } => {
+            let headers = headers(letter, key.as_ref(), now);
+            post(letter, url, headers, &addresses).await
         }
-        request = request.header("Terrane-Timestamp", timestamp);
+        Way::Slack { url } | Way::Teams { url } => post(letter, url, Vec::new(), &addresses).await,
+        Way::Mail(mailbox) => {
+            let parcel = Parcel { message: &letter.body, reached: &letter.reached };
+            smtp::send(receiver, mailbox, &addresses, parcel).await
+        }
+    }
+}
+
+/// What a webhook is told beside the body.
+fn headers(letter: &Letter, key: Option<&SecretSlice<u8>>, now: Timestamp) -> Vec<(&'static str, String)> {
+    let timestamp = now.as_second().to_string();
+    let mut headers =
+        vec![("Terrane-Event", letter.event.to_owned()), ("Terrane-Delivery", letter.id.clone())];
+    if let Some(key) = key {
+        let signature = signature(key.expose_secret(), &timestamp, letter.body.as_bytes());
+        headers.push(("Terrane-Signature", signature));
+    }
+    headers.push(("Terrane-Timestamp", timestamp));
+    headers
+}
+
+async fn post(
+    letter: &Letter,
+    url: &SecretString,
+    headers: Vec<(&'static str, String)>,
+    addresses: &[SocketAddr],
+) -> Result<Taken, NotTaken> {
+    let http = client(&letter.receiver, addresses).map_err(|error| NotTaken::again(words(error)))?;
+    let request = http.post(url.expose_secret()).header(CONTENT_TYPE, "application/json");
+    let mut request = request.header(USER_AGENT, "terrane");
+    for (name, value) in headers {
+        request = request.header(name, value);
     }
     let answer = request.body(letter.body.clone()).send().await;
     let code = answer.map_err(|error| NotTaken::again(words(error)))?.status();
     match code.as_u16() {
-        200..=299 => Ok(()),
+        200..=299 => Ok(Taken::default()),
         300..=399 => {
             Err(NotTaken::again(format!("it answered {}, and redirects are not followed", code.as_u16())))
         }
         // It understood, and does not want this one.
         400 | 410 | 413 | 415 | 422 => {
-            Err(NotTaken { why: format!("it answered {}", code.as_u16()), hope: Hope::None })
+            let why = format!("it answered {}", code.as_u16());
+            Err(NotTaken { why, hope: Hope::None, reached: BTreeSet::new() })
         }
         other => Err(NotTaken::again(format!("it answered {other}"))),
     }
@@ -70,7 +116,7 @@ async fn find(receiver: &Receiver, rule: Addresses) -> Result<Vec<SocketAddr>, N
         })
     })?;
     if receiver.in_clear && !found.iter().all(IpAddr::is_loopback) {
-        return Err(NotTaken::again("it begins with http, and is not this machine".to_owned()));
+        return Err(NotTaken::again("it is spoken to in clear, and is not this machine".to_owned()));
     }
     Ok(found.into_iter().map(|address| SocketAddr::new(address, receiver.port)).collect())
 }

@@ -41,6 +41,8 @@ fn broken(workload: &Workload, world: &World, history: &[Event]) -> Vec<String> 
     found.extend(bounded_runners(workload, &api));
     found.extend(cancel_honoured(history, execs));
     found.extend(at_most_once(execs));
+    found.extend(built_once(execs));
+    found.extend(pinned(execs));
     found.extend(results_kept(&api, execs));
     found.extend(states(&api));
     found.extend(lock_held_until_recorded(&api));
@@ -340,6 +342,50 @@ fn at_most_once(execs: &[Exec]) -> Vec<String> {
         .collect()
 }
 
+/// S27: once somebody was told what a build came to, the same is not built again.
+fn built_once(execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, exec) in execs.iter().enumerate() {
+        let (Some(order), Some(_), Some(end)) = (&exec.description.build, &exec.image, exec.end) else {
+            continue;
+        };
+        let same = execs[at + 1..].iter().filter(|later| {
+            later.start >= end
+                && later.description.build.as_ref().is_some_and(|later| later.image == order.image)
+        });
+        found.extend(same.map(|later| {
+            format!(
+                "S27: {} was built by {} and again by {}",
+                order.image, exec.description.run, later.description.run
+            )
+        }));
+    }
+    found
+}
+
+/// S28: where code is built, it is planned and applied as the very image that came of its commit.
+fn pinned(execs: &[Exec]) -> Vec<String> {
+    let mut found = Vec::new();
+    for exec in execs.iter().filter(|exec| exec.description.build.is_none()) {
+        let before = execs.iter().filter(|other| other.end.is_some_and(|end| end <= exec.start));
+        let of_layer = |other: &&Exec| {
+            other.description.build.is_some() && other.description.layer_uid == exec.description.layer_uid
+        };
+        let mut builds = execs.iter().filter(of_layer).peekable();
+        if builds.peek().is_none() {
+            continue;
+        }
+        let made =
+            before.filter(of_layer).filter(|other| other.description.revision == exec.description.revision);
+        let made = made.filter_map(|other| other.image.as_ref()).next_back();
+        if made.is_none() || exec.description.image.as_ref() != made {
+            let (run, has) = (&exec.description.run, &exec.description.image);
+            found.push(format!("S28: {run} works on {has:?}, and what was built is {made:?}"));
+        }
+    }
+    found
+}
+
 /// The answers to writes of one kind's status, in order.
 fn statuses<'a>(api: &'a [&Event], target: &'a str) -> impl Iterator<Item = &'a Value> {
     let written = api.iter().filter(move |event| event.site.target == target && event.is_done());
@@ -541,6 +587,8 @@ fn is_event(event: &Event) -> bool {
 }
 
 fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
+    // The same commit in another image is another wish.
+    let token = spec.build.as_ref().map_or_else(|| token.to_owned(), |image| format!("{image} {token}"));
     names::run(Wish {
         layer: spec.layer.name.as_str(),
         layer_uid: &spec.layer.uid,
@@ -549,7 +597,7 @@ fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
         revision: &spec.layer.revision,
         plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
         inputs: spec.inputs.as_ref(),
-        token,
+        token: &token,
     })
 }
 

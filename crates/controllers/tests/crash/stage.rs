@@ -2,14 +2,15 @@
 //! description is read from the datastore and the result written there by its own client. What really happened to the
 //! infrastructure is kept here, beyond the reach of the controllers: the checks believe this and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use api::attempt::Description;
 use api::backend::Backend;
+use api::image::PinnedImage;
 use api::label;
 use api::run::{Action, Mode};
-use api::text::{CommitId, Sha256};
+use api::text::{CommitId, ImageDigest, Sha256};
 use axum::Router;
 use datastore::client::LockChange;
 use datastore::{Artefact, Attempt, StateId};
@@ -51,6 +52,8 @@ pub struct Exec {
     pub reported: Option<Report>,
     /// The plan that it made.
     pub plan: Option<Sha256>,
+    /// The image that it made, or found in the registry.
+    pub image: Option<PinnedImage>,
     /// The state as it was when this started.
     pub base: Base,
 }
@@ -67,6 +70,14 @@ pub struct Report {
     pub exit_code: i32,
     pub reason: &'static str,
     pub log: Sha256,
+}
+
+/// What an execution leaves behind when it succeeds.
+#[derive(Debug, Clone)]
+enum Made {
+    Nothing,
+    Plan { sha256: Sha256, changes: u32 },
+    Image(PinnedImage),
 }
 
 /// One state and what it stands for.
@@ -96,6 +107,9 @@ pub struct Stage {
     pub awaits_people: bool,
     pub execs: Vec<Exec>,
     pub truths: BTreeMap<String, Truth>,
+    /// A stand-in for the registry that builds push to: what was pushed under each name. What pushes to a real one, and looks first
+    /// whether it is there, is tried with a real one elsewhere.
+    pub pushed: BTreeMap<String, BTreeSet<ImageDigest>>,
     scratch: tempfile::TempDir,
 }
 
@@ -111,6 +125,11 @@ fn own_backend(description: &Description) -> Option<Backend> {
 /// Where the state of an execution really is, whatever the controllers believe.
 pub fn place(description: &Description) -> Sha256 {
     own_backend(description).map_or_else(|| description.state.clone(), |backend| backend.sha256())
+}
+
+/// What a build of these files comes to.
+pub fn built_of(revision: &CommitId, bundle: &str) -> ImageDigest {
+    ImageDigest::new(format!("sha256:{}", Sha256::of(format!("{revision} {bundle}").as_bytes()))).unwrap()
 }
 
 fn given(description: &Description) -> Option<Sha256> {
@@ -136,6 +155,7 @@ impl Stage {
             awaits_people: false,
             execs: Vec::new(),
             truths: BTreeMap::new(),
+            pushed: BTreeMap::new(),
             scratch: tempfile::tempdir()?,
         })
     }
@@ -181,7 +201,7 @@ impl Stage {
             ensure!(Sha256::of(&bytes) == plan.sha256, "the plan's bytes are not the approved ones");
             let made: Value = serde_json::from_slice(&bytes)?;
             if made["serial"] != json!(self.base(&description).serial) {
-                self.report(&runner, &attempt, &description, "Stale", None).await?;
+                self.report(&runner, &attempt, &description, "Stale", &Made::Nothing).await?;
                 self.processes.insert(uid, Process::Ended);
                 return self.phase(pod, "Failed", 1).await;
             }
@@ -195,6 +215,7 @@ impl Stage {
             end: None,
             reported: None,
             plan: None,
+            image: None,
         });
         self.processes.insert(uid, Process::Running(self.execs.len() - 1));
         self.bind(pod).await?;
@@ -230,20 +251,25 @@ impl Stage {
         let description = self.execs[at].description.clone();
         let exit = match self.verdict(at) {
             Verdict::Succeed | Verdict::LingerIfFirst => {
-                let plan = match description.action.mutates() {
-                    true => self.apply(&runner, &description).await.map(|()| None)?,
-                    false => Some(self.plan(&runner, &attempt, &description).await?),
+                let made = match description.action {
+                    Action::Apply => self.apply(&runner, &description).await?,
+                    Action::Plan => self.plan(&runner, &attempt, &description).await?,
+                    Action::Build => self.build(&description)?,
                 };
-                if description.outputs && plan.as_ref().is_none_or(|(_, changes)| *changes == 0) {
+                if description.outputs && !matches!(made, Made::Plan { changes: 1.., .. }) {
                     let commit = &description.revision;
                     let outputs = json!({
                         "commit": { "value": commit }, "hidden": { "sensitive": true, "value": format!("of {commit}") },
                     });
                     runner.artefact_put(&attempt, Artefact::Outputs, outputs.to_string().into()).await?;
                 }
-                let report = self.report(&runner, &attempt, &description, "Succeeded", plan.clone()).await?;
-                self.execs[at].plan = plan.map(|(sha256, _)| sha256);
+                let report = self.report(&runner, &attempt, &description, "Succeeded", &made).await?;
                 self.execs[at].reported = Some(report);
+                match made {
+                    Made::Nothing => {}
+                    Made::Plan { sha256, .. } => self.execs[at].plan = Some(sha256),
+                    Made::Image(image) => self.execs[at].image = Some(image),
+                }
                 0
             }
             failure @ (Verdict::Fail | Verdict::Linger) => {
@@ -251,11 +277,17 @@ impl Stage {
                     self.unlock(&runner, &description).await?;
                 }
                 let reason = if failure == Verdict::Fail { "ToolFailed" } else { "Interrupted" };
-                let report = self.report(&runner, &attempt, &description, reason, None).await?;
+                let report = self.report(&runner, &attempt, &description, reason, &Made::Nothing).await?;
                 self.execs[at].reported = Some(report);
                 1
             }
-            Verdict::Die => 137,
+            Verdict::Die => {
+                // It pushes, and nobody hears of it.
+                if description.action == Action::Build {
+                    self.build(&description)?;
+                }
+                137
+            }
             Verdict::Haunt => {
                 self.zombies.push(at);
                 137
@@ -271,7 +303,7 @@ impl Stage {
         runner: &datastore::Client,
         attempt: &Attempt,
         description: &Description,
-    ) -> Result<(Sha256, u32)> {
+    ) -> Result<Made> {
         let truth = self.truths.entry(place(description).to_string()).or_default();
         let differs = match description.mode {
             Mode::Destroy => truth.applied.is_some(),
@@ -287,10 +319,18 @@ impl Stage {
             .to_string();
         let sha256 = Sha256::of(content.as_bytes());
         runner.artefact_put(attempt, Artefact::Plan, content.into()).await?;
-        Ok((sha256, u32::from(differs)))
+        Ok(Made::Plan { sha256, changes: u32::from(differs) })
     }
 
-    async fn apply(&mut self, runner: &datastore::Client, description: &Description) -> Result<()> {
+    /// What it makes follows from what it is made of.
+    fn build(&mut self, description: &Description) -> Result<Made> {
+        let order = description.build.as_ref().context("a build without an image to build")?;
+        let image = order.image.pinned(built_of(&description.revision, description.bundle.as_str()));
+        self.pushed.entry(order.image.to_string()).or_default().insert(image.digest.clone());
+        Ok(Made::Image(image))
+    }
+
+    async fn apply(&mut self, runner: &datastore::Client, description: &Description) -> Result<Made> {
         let truth = self.truths.entry(place(description).to_string()).or_default();
         truth.serial += 1;
         truth.applied = match description.mode {
@@ -301,7 +341,8 @@ impl Stage {
         truth.drifted = false;
         let serial = truth.serial;
         self.write_state(runner, description, serial).await?;
-        self.unlock(runner, description).await
+        self.unlock(runner, description).await?;
+        Ok(Made::Nothing)
     }
 
     async fn write_state(
@@ -330,21 +371,24 @@ impl Stage {
         attempt: &Attempt,
         description: &Description,
         reason: &'static str,
-        plan: Option<(Sha256, u32)>,
+        made: &Made,
     ) -> Result<Report> {
         let (exit_code, log) = (i32::from(reason != "Succeeded"), Sha256::of(LOG));
         let at: Timestamp = clock::now();
-        let plan = plan.map(|(sha256, changes)| {
-            json!({ "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 },
-                    "backend": own_backend(description) })
-        });
         let mut outcome = json!({
             "runUid": description.run_uid, "attempt": description.attempt, "action": description.action,
             "reason": reason, "message": format!("the tool says {reason}"), "exitCode": exit_code,
             "startedAt": at, "finishedAt": at, "logSha256": log,
         });
-        if let Some(plan) = plan {
-            outcome["plan"] = plan;
+        match made {
+            Made::Nothing => {}
+            Made::Plan { sha256, changes } => {
+                outcome["plan"] = json!({
+                    "sha256": sha256, "summary": { "add": 0, "change": changes, "destroy": 0 },
+                    "backend": own_backend(description),
+                });
+            }
+            Made::Image(image) => outcome["image"] = json!(image),
         }
         if description.action.mutates() && description.mode == Mode::Normal && reason == "Succeeded" {
             let inputs = description.inputs.iter().map(|given| &given.inputs);

@@ -145,6 +145,15 @@ fn destroyed() -> Result<Vec<TerraformLayer>> {
     Ok(layers)
 }
 
+/// Code that is built into an image first.
+fn building() -> Result<Vec<TerraformLayer>> {
+    let mut layers = automatic()?;
+    for layer in &mut layers {
+        layer.spec.build = Some(serde_json::from_value(json!({ "name": "registry.example.org/team/code" }))?);
+    }
+    Ok(layers)
+}
+
 fn giving() -> Result<Vec<TerraformLayer>> {
     let mut layers = automatic()?;
     for layer in &mut layers {
@@ -306,6 +315,23 @@ pub const ALL: &[Workload] = &[
             all_in(rest, LayerState::Idle)?;
             in_place(stage, 'a')?;
             equal("applies", stage.applies(), 3)
+        },
+        ..PLAIN
+    },
+    Workload {
+        name: "an image that is built",
+        layers: building,
+        // The first build pushes, and dies before it says so.
+        verdict: |action, nth| match (action, nth) {
+            (Action::Build, 0) => Verdict::Die,
+            _ => Verdict::Succeed,
+        },
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 1)?;
+            equal("names in the registry", stage.pushed.len(), 1)?;
+            equal("images in the registry", stage.pushed.values().flatten().count(), 1)
         },
         ..PLAIN
     },

@@ -2,6 +2,7 @@
 //! once, tried again after a pause that grows, and in the end given up. What is over stands in the status.
 
 mod facts;
+mod mail;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ const PAUSES: Policy = Policy { first: Duration::from_secs(2), max: Duration::fr
 pub struct Tried {
     pub stage: Stage,
     pub failures: u32,
-    /// Why it was not taken last, without a secret.
+    /// Why it was not taken last, without a secret; of what was taken, by whom not and why, or nothing.
     pub why: String,
 }
 
@@ -89,16 +90,20 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     let obstacle = seen.receiver.clone().and_then(|()| check(notification.spec.template.as_ref())).err();
     let (mut send, mut wake, mut is_open, mut over) =
         (Vec::new(), Wake::OnChange, BTreeSet::new(), Vec::new());
-    let (mut taken, mut failing, mut given_up) = (None, None, Vec::new());
+    let (mut taken, mut failing, mut given_up, mut partly) = (None, None, Vec::new(), Vec::new());
     for fact in open(seen) {
         let tried = seen.tried.get(&fact.id);
         if let Some(tried) = tried.filter(|tried| tried.failures > 0) {
             failing = Some((fact, tried.why.as_str()));
         }
         match tried.map(|tried| (tried, tried.stage)) {
-            Some((_, Stage::Taken { at })) => {
+            Some((tried, Stage::Taken { at })) => {
                 failing = failing.filter(|(failing, _)| failing.id != fact.id);
-                taken = Some(delivered(fact, at));
+                let sent = delivered(fact, at, &tried.why);
+                if sent.except.is_some() {
+                    partly.push(sent.clone());
+                }
+                taken = Some(sent);
                 over.push(fact);
                 continue;
             }
@@ -134,7 +139,7 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     if obstacle.is_some() {
         wake = wake.sooner(Wake::At(later(seen.now, LOOK_AGAIN)));
     }
-    let notes = notes(&before, &next, &given_up);
+    let notes = notes(&before, &next, &given_up, &partly);
     let given_up = u32::try_from(given_up.len()).unwrap_or(u32::MAX);
     Decision { status: next, send, open: is_open, given_up, notes, wake }
 }
@@ -198,6 +203,7 @@ fn tell(
     now: Timestamp,
 ) {
     let lost = next.last_failure.as_ref().filter(|last| last.given_up);
+    let partly = next.last_sent.as_ref().and_then(partly_words);
     let (truth, progress, reason, message) = if let Some(why) = obstacle {
         (Truth::False, "Stalled", "CannotBeTold", why.to_owned())
     } else if let Some((fact, why)) = failing {
@@ -206,6 +212,8 @@ fn tell(
         (Truth::False, "Reconciling", "NotTaken", message)
     } else if let Some(last) = lost {
         (Truth::False, "Stalled", "GivenUp", given_up_words(last))
+    } else if let Some(message) = partly {
+        (Truth::True, "", "PartlyTaken", message)
     } else {
         (Truth::True, "", "Telling", format!("what happens is told to {}", kind(notification)))
     };
@@ -228,21 +236,27 @@ fn tell(
     }
 }
 
-/// Of each thing that was given up, or else of what is new about the whole.
+/// Of each thing that was given up or that not all took, or else of what is new about the whole.
 fn notes(
     before: &TerraformNotificationStatus,
     next: &TerraformNotificationStatus,
     given_up: &[Undelivered],
+    partly: &[Delivered],
 ) -> Vec<Note> {
-    if given_up.is_empty() {
+    if given_up.is_empty() && partly.is_empty() {
         return news::between(&before.conditions, &next.conditions).into_iter().collect();
     }
-    let note = |lost: &Undelivered| Note {
-        severity: Severity::Warning,
-        reason: "GivenUp".to_owned(),
-        message: given_up_words(lost),
-    };
-    given_up.iter().map(note).collect()
+    let note =
+        |reason: &str, message| Note { severity: Severity::Warning, reason: reason.to_owned(), message };
+    let given_up = given_up.iter().map(|lost| note("GivenUp", given_up_words(lost)));
+    let partly = partly.iter().filter_map(|sent| Some(note("PartlyTaken", partly_words(sent)?)));
+    given_up.chain(partly).collect()
+}
+
+/// Of what was taken, but not by all.
+fn partly_words(sent: &Delivered) -> Option<String> {
+    let except = sent.except.as_ref()?;
+    Some(format!("{} was taken, but not by all: {except}", named(sent.event.as_str(), &sent.layer)))
 }
 
 fn given_up_words(lost: &Undelivered) -> String {
@@ -253,8 +267,9 @@ fn named(event: &str, layer: &str) -> String {
     format!("{event} of layer {layer}")
 }
 
-fn delivered(fact: &Fact, at: Timestamp) -> Delivered {
-    Delivered { id: fact.id.clone(), event: fact.event, layer: fact.layer.clone(), at: Time(at) }
+fn delivered(fact: &Fact, at: Timestamp, except: &str) -> Delivered {
+    let except = Some(except.to_owned()).filter(|except| !except.is_empty());
+    Delivered { id: fact.id.clone(), event: fact.event, layer: fact.layer.clone(), at: Time(at), except }
 }
 
 fn undelivered(fact: &Fact, why: &str, given_up: bool) -> Undelivered {
@@ -269,6 +284,8 @@ fn kind(notification: &TerraformNotification) -> &'static str {
         "a channel of Slack"
     } else if to.teams.is_some() {
         "a channel of Teams"
+    } else if to.email.is_some() {
+        "people by e-mail"
     } else {
         "a webhook"
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::condition;
 use api::notification::{Event, Template, TerraformNotificationStatus};
+use api::text::MailAddress;
 use api::{TerraformLayer, TerraformNotification, TerraformRun};
 use engine::notification::{
     Decision, Fact, Hope, Observed, Stage, TRIED, Tried, check, decide, of_layer, of_run, words,
@@ -89,7 +90,13 @@ impl Scene {
     }
 
     fn takes(&mut self, id: &str) {
-        self.tried.get_mut(id).unwrap().stage = Stage::Taken { at: self.now };
+        self.takes_except(id, "");
+    }
+
+    fn takes_except(&mut self, id: &str, except: &str) {
+        let tried = self.tried.get_mut(id).unwrap();
+        let (failures, why) = (tried.failures, except.to_owned());
+        *tried = Tried { stage: Stage::Taken { at: self.now }, failures, why };
     }
 
     fn fails(&mut self, id: &str, hope: Hope) {
@@ -217,6 +224,37 @@ fn what_the_receiver_does_not_want_is_not_tried_again_and_keeps_nothing_waiting(
     assert_eq!(scene.status().settled.len(), 2);
     assert_eq!(scene.ready().1, "GivenUp");
     assert_eq!(scene.decide().wake, Wake::OnChange);
+}
+
+#[test]
+fn what_some_did_not_take_is_told_once_and_not_tried_again() {
+    let mut scene = scene(json!({})).with([fact("applied", 1)]);
+    scene.notification.spec.to = serde_json::from_value(json!({ "email": {
+        "secretName": "mail", "from": "terrane@example.org", "to": ["ann@example.org", "bob@example.org"],
+    } }))
+    .unwrap();
+    assert_eq!(scene.step(), ["applied"]);
+    assert_eq!(scene.ready(), ("True", "Telling", "what happens is told to people by e-mail"));
+    scene.fails("applied", Hope::Some);
+    scene.now = at(100);
+    assert_eq!(scene.step(), ["applied"]);
+    scene.takes_except("applied", "mail did not take it for bob@example.org (550)");
+    let words =
+        "Applied of layer db was taken, but not by all: mail did not take it for bob@example.org (550)";
+    let notes = scene.decide().notes;
+    let notes: Vec<_> = notes.iter().map(|note| (note.reason.as_str(), note.message.as_str())).collect();
+    assert_eq!(notes, [("PartlyTaken", words)]);
+    assert_eq!(scene.step(), [""; 0]);
+    assert_eq!(scene.ready(), ("True", "PartlyTaken", words));
+    let except = scene.status().last_sent.as_ref().and_then(|sent| sent.except.clone());
+    assert_eq!(except.as_deref(), Some("mail did not take it for bob@example.org (550)"));
+    assert_eq!((scene.step(), scene.decide().notes), (Vec::new(), Vec::new()));
+
+    scene.facts.push(fact("next", 101));
+    assert_eq!(scene.step(), ["next"]);
+    scene.takes("next");
+    scene.step();
+    assert_eq!(scene.ready().1, "Telling", "it was taken by all");
 }
 
 #[test]
@@ -359,6 +397,67 @@ fn a_layer_that_is_stuck_says_so_and_a_quiet_one_nothing() {
         of_layer(&layer(json!({ "conditions": [said("Ready", "Failed"), said("Stalled", "Failed")] })));
     assert_eq!(stuck.iter().map(|fact| (fact.event, fact.at)).collect::<Vec<_>>(), [(Event::Stalled, at(3))]);
     assert_eq!(of_layer(&layer(json!({ "conditions": [said("Ready", "InSync")] }))), []);
+}
+
+#[test]
+fn a_mail_is_plain_ascii_in_short_lines_whatever_it_says() {
+    let from: MailAddress = "terrane@example.org".parse().unwrap();
+    let to: [MailAddress; 2] = ["ann@example.org", "bob@example.org"].map(|one| one.parse().unwrap());
+    let said = |message: &str| Fact { message: message.to_owned(), ..fact("f00", 1) };
+    let mail = |title: &str, message: &str| {
+        let (said, template) = (said(message), template(title, "{message}"));
+        let words = words(&said, Some(&template));
+        (words.for_mail(&said, &from, &to), words.text)
+    };
+    assert_eq!(
+        mail("{layer}: {event}", "1 added\nno more").0,
+        "Date: Mon, 12 Jan 1970 13:46:41 -0000\r\nFrom: terrane@example.org\r\nTo: ann@example.org,\r\n bob@example.org\r\n\
+         Message-ID: <f00@example.org>\r\nSubject: db: Applied\r\nAuto-Submitted: auto-generated\r\nTerrane-Event: Applied\r\n\
+         MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\n\
+         1 added\r\nno more\r\n"
+    );
+    let odd = [
+        "\r\nBcc: eve@example.org\r\n\r\nhello",
+        "=?utf-8?q?=0D=0ABcc:_eve?=",
+        &"\u{1f600}".repeat(300),
+        &"long word ".repeat(2000),
+        "trailing blank \n\ttabs\t\n.\n=",
+    ];
+    for text in odd {
+        let (mail, meant) = mail("{message}", text);
+        assert!(mail.is_ascii() && mail.ends_with("\r\n"), "{mail}");
+        for line in mail.split("\r\n") {
+            assert!(
+                line.len() <= 78 && !line.contains(['\r', '\n']) && !line.ends_with([' ', '\t']),
+                "{line:?}"
+            );
+        }
+        let (head, body) = mail.split_once("\r\n\r\n").unwrap();
+        let fields = head.split("\r\n").filter(|line| !line.starts_with(' ')).count();
+        assert_eq!(fields, 10, "no field more than ours: {head}");
+        // Each piece is read alone.
+        for piece in head.split("=?utf-8?q?").skip(1) {
+            let bytes = unquoted(&piece.split("?=").next().unwrap().replace('_', " "));
+            assert!(String::from_utf8(bytes).is_ok(), "a letter is divided: {head}");
+        }
+        let read = String::from_utf8(unquoted(&body.replace("=\r\n", ""))).unwrap();
+        assert_eq!(read.lines().collect::<Vec<_>>(), meant.lines().collect::<Vec<_>>());
+    }
+}
+
+/// What quoted-printable stands for.
+fn unquoted(text: &str) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'=' {
+            let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+            found.push(u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap());
+        } else {
+            found.push(byte);
+        }
+    }
+    found
 }
 
 fn template(title: &str, text: &str) -> Template {

@@ -172,7 +172,7 @@ impl Search<'_> {
         }
         assert!(!self.told.is_empty(), "nobody was told anything");
         for body in &self.told {
-            look("what a webhook was told", body);
+            look("what a webhook was told or mailed", body);
         }
         let commands = self.commands();
         assert!(
@@ -301,6 +301,7 @@ impl Search<'_> {
             "history app -o json",
             "get notifications -o yaml",
             "describe notification/told",
+            "describe notification/mailed",
             "outputs app",
             "outputs app -o json",
             "state list app",

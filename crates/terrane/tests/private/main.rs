@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::canary::{Canary, search};
 use testkit::forge::HttpsForge;
+use testkit::mail::MailServer;
 use testkit::receiver::Receiver;
 use testkit::s3::S3Server;
 
@@ -107,6 +108,21 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
         "spec": { "to": { "webhook": { "secretName": "told" } }, "template": { "text": "{message} {run} {revision}" } },
     });
     create::<TerraformNotification>(&client, notification).await;
+    let mailing = Canary::random("the password of a mail server");
+    let mail_server = MailServer::start("terrane", &mailing.value).await.unwrap();
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "mailed" },
+        "stringData": {
+            "url": mail_server.starttls(), "ca.crt": mail_server.authority(), "username": "terrane", "password": mailing.value,
+        },
+    });
+    create::<Secret>(&client, secret).await;
+    let email = json!({ "secretName": "mailed", "from": "terrane@example.org", "to": ["ann@example.org", "nobody@example.org"] });
+    let notification = json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformNotification", "metadata": { "name": "mailed" },
+        "spec": { "to": { "email": email }, "events": ["Applied"] },
+    });
+    create::<TerraformNotification>(&client, notification).await;
     create::<TerraformLayer>(&client, layer).await;
 
     let repositories = Api::<TerraformRepository>::namespaced(client.clone(), "default");
@@ -131,13 +147,19 @@ async fn a_private_repository_waits_for_its_secret_and_is_then_applied_and_no_se
     watch.shutdown().await;
     let (mut logins, home) = logins.into_secrets();
     logins.extend(inputs.map(|(_, canary)| canary));
-    logins.extend([hook, address, signing]);
+    logins.extend([hook, address, signing, mailing]);
     let told = until("what was applied is told", || {
         let told: Vec<Vec<u8>> = receiver.deliveries(&path).into_iter().map(|one| one.body).collect();
         let applied = |body: &Vec<u8>| String::from_utf8_lossy(body).contains(r#""event":"Applied""#);
         ready(told.iter().any(applied).then_some(told))
     })
     .await;
+    let mailed = until("what was applied is mailed", || {
+        let mails = mail_server.mails();
+        ready((!mails.is_empty()).then_some(mails))
+    })
+    .await;
+    let told = told.into_iter().chain(mailed.iter().map(|mail| mail.to_string().into_bytes())).collect();
     let search_all =
         Search { terrane: &terrane, client: &client, code, git_token, logins, home, environment, told, seen };
     let left = search_all.finds_nothing().await;

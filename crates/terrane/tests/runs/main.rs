@@ -13,6 +13,7 @@ mod images;
 mod inputs;
 mod killed;
 mod latest;
+mod mails;
 mod notifications;
 mod outputs;
 mod repo;

@@ -6,6 +6,7 @@
 mod archives;
 mod images;
 mod kubernetes;
+mod mail;
 mod requests;
 mod terragrunt;
 mod webhooks;

@@ -1,239 +1,35 @@
 //! The desk that reads repositories and registries: network and git take seconds, so they happen in a few bounded tasks of their own and never
 //! in a reconcile. What they find is kept here, can always be found again, and wakes whoever waits for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::image::{ImageCredentials, ImagePlace, Wanted};
 use api::template::Declared;
-use api::text::{CommitId, GitUrl, ImageDigest, RefName, Sha256};
+use api::text::{CommitId, ImageDigest, Sha256};
 use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
-use engine::repository::{Heads, Look};
+use engine::repository::Look;
 use engine::{Read, image};
 use futures::channel::mpsc;
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use sources::oci::Images;
-use sources::{Git, Interest, Module, Relevance, Source};
+use sources::{Git, Interest, Module};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use std::sync::Arc;
-
-use crate::credentials;
+use super::news::{AllNews, Waiting};
+use super::question::{Answer, Question};
+use super::remote::Remote;
+use super::turns::Turns;
+use super::{Branch, Followed, ImageAt, Place, Reader, locked};
 use crate::feed::Handle;
 
-/// Git processes at the same time. Each may use a core.
-const TASKS: usize = 4;
-/// Of those, how many may be about one repository: one that is slow, or huge, never keeps the others waiting.
-const TASKS_OF_ONE: usize = 2;
-/// Questions to registries at the same time. They wait for the network, and never for git.
-const REGISTRY_TASKS: usize = 16;
-/// Of those, how many may be to one registry for one namespace.
-const REGISTRY_TASKS_OF_ONE: usize = 4;
 /// How soon something that failed is tried again when it is still wanted.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// Findings kept; the oldest go first and are found again when needed.
 const KEPT: usize = 20_000;
-/// Branches of which is kept what matters to their layers.
-const BRANCHES: usize = 1_000;
-
-/// A repository, by what git needs to read it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
-    pub uid: String,
-    pub name: String,
-    pub namespace: String,
-    pub url: GitUrl,
-    /// The Secret that the repository names.
-    pub secret: Option<String>,
-    /// The key of it that holds an SSH private key, where the repository says so.
-    pub ssh_key: Option<String>,
-}
-
-impl Place {
-    pub(crate) fn of(repository: &TerraformRepository) -> Self {
-        let login = repository.spec.repository.credentials.as_ref();
-        Self {
-            uid: repository.uid().unwrap_or_default(),
-            name: repository.name_any(),
-            namespace: repository.namespace().unwrap_or_default(),
-            url: repository.spec.repository.url.clone(),
-            secret: login.map(|login| login.secret_name.to_string()),
-            ssh_key: login.and_then(|login| login.ssh_key.as_ref()).map(ToString::to_string),
-        }
-    }
-}
-
-/// A branch of a repository, as its layers name it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Branch {
-    pub place: Place,
-    pub name: RefName,
-}
-
-/// Images of one name, by what is needed to read them.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ImageAt {
-    pub namespace: String,
-    pub place: ImagePlace,
-    /// What the layer names to log in.
-    pub credentials: Option<ImageCredentials>,
-}
-
-/// Which image a layer follows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Followed {
-    pub layer: String,
-    pub at: ImageAt,
-    pub wanted: Wanted,
-}
-
-/// Whose questions wait for each other.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Whose {
-    Repository(Place),
-    Registry { namespace: String, host: String },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Question {
-    /// Which commits do the branches point to?
-    Heads(Place),
-    /// Which commit last mattered to a layer, seen from that head?
-    Relevant { branch: Branch, head: CommitId, interest: Interest },
-    /// Where are the files of this commit?
-    Bundle { place: Place, commit: CommitId },
-    /// Which variables does a module declare?
-    Declared { place: Place, commit: CommitId, module: Module },
-    /// Which image is the one that a layer follows?
-    Image(Followed),
-    /// Where are the layers of this image?
-    ImageBundle { at: ImageAt, digest: ImageDigest },
-}
-
-impl Question {
-    fn whose(&self) -> Whose {
-        match self {
-            Self::Heads(place)
-            | Self::Relevant { branch: Branch { place, .. }, .. }
-            | Self::Bundle { place, .. }
-            | Self::Declared { place, .. } => Whose::Repository(place.clone()),
-            Self::Image(Followed { at, .. }) | Self::ImageBundle { at, .. } => {
-                Whose::Registry { namespace: at.namespace.clone(), host: at.place.host.clone() }
-            }
-        }
-    }
-
-    /// Whether its answer is a look at the world, which only another look replaces.
-    fn is_look(&self) -> bool {
-        matches!(self, Self::Heads(_) | Self::Image(_))
-    }
-}
-
-#[derive(Debug, Clone)]
-enum Answer {
-    Heads(Look),
-    Relevant(CommitId),
-    Bundle(Sha256),
-    Declared(Vec<Declared>),
-    Image(image::Look),
-    /// In words for the status, and until when nobody asks again.
-    Failed {
-        why: String,
-        until: Timestamp,
-    },
-}
-
-#[derive(Debug, Clone)]
-struct Finding {
-    answer: Option<Answer>,
-    asked: bool,
-    /// The wish of a webhook that the look under way was begun for.
-    wish: Option<Timestamp>,
-    /// The value of the sync annotation that the look under way was begun for.
-    sync: Option<String>,
-    waiting: BTreeSet<Waiting>,
-    /// How often it was asked, which is how often it was answered but for the time in between.
-    asks: u64,
-}
-
-/// Who is told when a finding is there, or when it is time to look again.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Waiting {
-    Repository { namespace: String, name: String },
-    Layer { namespace: String, name: String },
-    Run { namespace: String, name: String },
-    Repo { namespace: String, name: String },
-    Terraform { namespace: String, name: String },
-    Notification { namespace: String, name: String },
-}
-
-impl Waiting {
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Repository { .. } => "TerraformRepository",
-            Self::Layer { .. } => "TerraformLayer",
-            Self::Run { .. } => "TerraformRun",
-            Self::Repo { .. } => "Repo",
-            Self::Terraform { .. } => "Terraform",
-            Self::Notification { .. } => "TerraformNotification",
-        }
-    }
-}
-
-type News<K> = mpsc::UnboundedReceiver<ObjectRef<Handle<K>>>;
-
-/// Who is to look again, by kind.
-#[derive(Debug)]
-pub(crate) struct AllNews {
-    pub(crate) repositories: News<TerraformRepository>,
-    pub(crate) layers: News<TerraformLayer>,
-    pub(crate) runs: News<TerraformRun>,
-    pub(crate) repos: News<Repo>,
-    pub(crate) terraforms: News<Terraform>,
-    pub(crate) notifications: News<TerraformNotification>,
-}
-
-/// Where a desk gets its answers. Why a question has none is said in words for the status.
-pub trait Reader: Send + Sync + std::fmt::Debug {
-    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Heads, String>>;
-    fn relevant<'a>(
-        &'a self,
-        branch: &'a Branch,
-        head: &'a CommitId,
-        interest: &'a Interest,
-    ) -> BoxFuture<'a, Result<CommitId, String>>;
-    /// Puts the files of a commit into the datastore.
-    fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>>;
-    fn declared<'a>(
-        &'a self,
-        place: &'a Place,
-        commit: &'a CommitId,
-        module: &'a Module,
-    ) -> BoxFuture<'a, Result<Vec<Declared>, String>>;
-    /// The image that a layer follows, as it is now.
-    fn image<'a>(&'a self, followed: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>>;
-    /// Puts the layers of an image into the datastore.
-    fn image_bundle<'a>(
-        &'a self,
-        at: &'a ImageAt,
-        digest: &'a ImageDigest,
-    ) -> BoxFuture<'a, Result<Sha256, String>>;
-}
-
-/// The remotes themselves: repositories by the `git` command, registries by their own protocol.
-struct Remote {
-    client: kube::Client,
-    git: Git,
-    images: Images,
-    datastore: datastore::Client,
-    /// What is known of each branch that layers follow.
-    relevance: Mutex<HashMap<Branch, Arc<Relevance>>>,
-}
 
 #[derive(Debug)]
 pub struct Desk {
@@ -255,9 +51,22 @@ pub struct Desk {
     news: Mutex<Option<AllNews>>,
 }
 
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remote").field("git", &self.git).finish_non_exhaustive()
+#[derive(Debug, Clone)]
+struct Finding {
+    answer: Option<Answer>,
+    asked: bool,
+    /// The wish of a webhook that the look under way was begun for.
+    wish: Option<Timestamp>,
+    /// The value of the sync annotation that the look under way was begun for.
+    sync: Option<String>,
+    waiting: BTreeSet<Waiting>,
+    /// How often it was asked, which is how often it was answered but for the time in between.
+    asks: u64,
+}
+
+impl Finding {
+    fn empty() -> Self {
+        Self { answer: None, asked: false, wish: None, sync: None, waiting: BTreeSet::new(), asks: 0 }
     }
 }
 
@@ -269,7 +78,7 @@ impl Desk {
         datastore: datastore::Client,
         now: fn() -> Timestamp,
     ) -> Self {
-        Self::over(Arc::new(Remote { client, git, images, datastore, relevance: Mutex::default() }), now)
+        Self::over(Arc::new(Remote::new(client, git, images, datastore)), now)
     }
 
     /// A desk whose answers come from `reader`.
@@ -646,283 +455,14 @@ impl Desk {
     }
 }
 
-/// Who asks next, of repositories and of registries: these wait for different things, and so have tasks of their own.
-#[derive(Debug)]
-struct Turns {
-    git: Lines,
-    registries: Lines,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        let git = Lines::new(TASKS, TASKS_OF_ONE);
-        Self { git, registries: Lines::new(REGISTRY_TASKS, REGISTRY_TASKS_OF_ONE) }
-    }
-}
-
-impl Turns {
-    fn lines(&mut self, whose: &Whose) -> &mut Lines {
-        match whose {
-            Whose::Repository(_) => &mut self.git,
-            Whose::Registry { .. } => &mut self.registries,
-        }
-    }
-
-    fn push(&mut self, question: Question) {
-        let whose = question.whose();
-        self.lines(&whose).push(whose, question);
-    }
-
-    fn next(&mut self) -> Option<Question> {
-        self.git.next().or_else(|| self.registries.next())
-    }
-
-    fn ended(&mut self, whose: &Whose) {
-        self.lines(whose).ended(whose);
-    }
-}
-
-/// Questions in the order they came, repository by repository, as far as each has tasks left. Every step is O(1).
-#[derive(Debug)]
-struct Lines {
-    most: usize,
-    most_of_one: usize,
-    working: usize,
-    queues: HashMap<Whose, Line>,
-    /// A repository for each of its questions that may start.
-    ready: VecDeque<Whose>,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    waiting: VecDeque<Question>,
-    /// How often the repository is among those that are ready; never more than wait.
-    ready: usize,
-    working: usize,
-}
-
-impl Line {
-    /// Whether one more of its questions may start.
-    fn call(&mut self, most: usize) -> bool {
-        let calls = self.ready + self.working < most && self.ready < self.waiting.len();
-        self.ready += usize::from(calls);
-        calls
-    }
-}
-
-impl Lines {
-    fn new(most: usize, most_of_one: usize) -> Self {
-        Self { most, most_of_one, working: 0, queues: HashMap::new(), ready: VecDeque::new() }
-    }
-
-    fn push(&mut self, whose: Whose, question: Question) {
-        let line = self.queues.entry(whose.clone()).or_default();
-        line.waiting.push_back(question);
-        if line.call(self.most_of_one) {
-            self.ready.push_back(whose);
-        }
-    }
-
-    fn next(&mut self) -> Option<Question> {
-        if self.working >= self.most {
-            return None;
-        }
-        let line = self.queues.get_mut(&self.ready.pop_front()?)?;
-        line.ready -= 1;
-        line.working += 1;
-        self.working += 1;
-        line.waiting.pop_front()
-    }
-
-    fn ended(&mut self, whose: &Whose) {
-        let Some(line) = self.queues.get_mut(whose) else { return };
-        self.working = self.working.saturating_sub(1);
-        line.working = line.working.saturating_sub(1);
-        if line.call(self.most_of_one) {
-            self.ready.push_back(whose.clone());
-        } else if line.working == 0 && line.waiting.is_empty() {
-            self.queues.remove(whose);
-        }
-    }
-}
-
-impl Remote {
-    fn relevance(&self, branch: &Branch) -> Arc<Relevance> {
-        let mut all = locked(&self.relevance);
-        if all.len() >= BRANCHES && !all.contains_key(branch) {
-            // Rare: everything is found again when it is asked for again.
-            all.clear();
-        }
-        Arc::clone(all.entry(branch.clone()).or_default())
-    }
-
-    async fn source(&self, place: &Place) -> Result<Source, String> {
-        let credentials = credentials::read(&self.client, place).await?;
-        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
-    }
-}
-
-impl Reader for Remote {
-    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
-        Box::pin(async move {
-            let source = self.source(place).await?;
-            let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
-            Ok(heads(&refs))
-        })
-    }
-
-    fn relevant<'a>(
-        &'a self,
-        branch: &'a Branch,
-        head: &'a CommitId,
-        interest: &'a Interest,
-    ) -> BoxFuture<'a, Result<CommitId, String>> {
-        Box::pin(async move {
-            let relevance = self.relevance(branch);
-            // A commit that touches few layers leaves the others with what is known, without a word to git.
-            if let Some(commit) = relevance.known(head, interest).await {
-                return Ok(commit);
-            }
-            let source = self.source(&branch.place).await?;
-            let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
-            self.git.relevant(&mirror, head, interest, &relevance).await.map_err(|e| e.to_string())
-        })
-    }
-
-    fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
-        Box::pin(async move {
-            let source = self.source(place).await?;
-            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
-            let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
-            let sha256 = bundle.sha256().clone();
-            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
-            Ok(sha256)
-        })
-    }
-
-    fn declared<'a>(
-        &'a self,
-        place: &'a Place,
-        commit: &'a CommitId,
-        module: &'a Module,
-    ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
-        Box::pin(async move {
-            let source = self.source(place).await?;
-            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
-            let found = self.git.declared(&mirror, commit, module).await.map_err(|e| e.to_string())?;
-            found.ok_or_else(|| {
-                format!(
-                    "{} is a unit of Terragrunt, whose variables cannot be read from outside; name the module itself",
-                    module.path
-                )
-            })
-        })
-    }
-
-    fn image<'a>(&'a self, followed: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>> {
-        Box::pin(async move {
-            let Followed { at, wanted, .. } = followed;
-            let logins = credentials::read_logins(&self.client, at).await?;
-            let found = self.images.resolve(&at.place, wanted, &logins).await.map_err(|e| e.to_string())?;
-            Ok(image::Found { tag: found.tag, digest: found.digest })
-        })
-    }
-
-    fn image_bundle<'a>(
-        &'a self,
-        at: &'a ImageAt,
-        digest: &'a ImageDigest,
-    ) -> BoxFuture<'a, Result<Sha256, String>> {
-        Box::pin(async move {
-            let logins = credentials::read_logins(&self.client, at).await?;
-            let bundle = self.images.bundle(&at.place, digest, &logins).await.map_err(|e| e.to_string())?;
-            let sha256 = bundle.sha256().clone();
-            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
-            Ok(sha256)
-        })
-    }
-}
-
-impl Finding {
-    fn empty() -> Self {
-        Self { answer: None, asked: false, wish: None, sync: None, waiting: BTreeSet::new(), asks: 0 }
-    }
-}
-
-/// A default branch with a name that no layer could follow is none.
-fn heads(refs: &sources::Refs) -> Heads {
-    let default_branch = refs.default_branch.as_ref().and_then(|name| RefName::new(name.as_str()).ok());
-    let branches = refs.branches.iter().map(|(name, commit)| (format!("refs/heads/{name}"), commit.clone()));
-    let tags = refs.tags.iter().map(|(name, commit)| (format!("refs/tags/{name}"), commit.clone()));
-    Heads { default_branch, refs: branches.chain(tags).collect() }
-}
-
-/// A panic while the lock was held leaves at worst a finding to be asked for again.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use api::text::GitUrl;
+    use engine::repository::Heads;
+    use futures::future::BoxFuture;
+
     use super::*;
-
-    fn question(repository: &str, digit: &str) -> Question {
-        let place = Place {
-            uid: repository.to_owned(),
-            name: repository.to_owned(),
-            namespace: "default".to_owned(),
-            url: GitUrl::new("https://forge.example/x").unwrap(),
-            secret: None,
-            ssh_key: None,
-        };
-        Question::Bundle { place, commit: CommitId::new(digit.repeat(40)).unwrap() }
-    }
-
-    #[test]
-    fn one_repository_never_takes_all_tasks() {
-        let mut turns = Turns::default();
-        for digit in ["1", "2", "3", "4"] {
-            turns.push(question("huge", digit));
-        }
-        turns.push(question("small", "1"));
-        let started: Vec<Question> = std::iter::from_fn(|| turns.next()).collect();
-        assert_eq!(started, [question("huge", "1"), question("huge", "2"), question("small", "1")]);
-        turns.ended(&question("small", "1").whose());
-        assert_eq!(turns.next(), None);
-        turns.ended(&question("huge", "1").whose());
-        assert_eq!(turns.next(), Some(question("huge", "3")));
-        assert_eq!(turns.next(), None);
-        for expected in [Some(question("huge", "4")), None] {
-            turns.ended(&question("huge", "1").whose());
-            assert_eq!(turns.next(), expected);
-        }
-        turns.ended(&question("huge", "4").whose());
-        assert!(turns.git.queues.is_empty() && turns.git.ready.is_empty(), "{turns:?}");
-    }
-
-    #[test]
-    fn registries_that_hang_keep_neither_git_nor_other_registries_waiting() {
-        let image = |namespace: &str, host: &str, layer: &str| {
-            let place = ImagePlace { host: host.to_owned(), path: "code".to_owned() };
-            let at = ImageAt { namespace: namespace.to_owned(), place, credentials: None };
-            let wanted = Wanted::Tag(api::text::ImageTag::new("1").unwrap());
-            Question::Image(Followed { layer: layer.to_owned(), at, wanted })
-        };
-        let mut turns = Turns::default();
-        for layer in 0..10 {
-            turns.push(image("default", "hangs.example", &layer.to_string()));
-        }
-        turns.push(image("default", "works.example", "a"));
-        turns.push(image("other", "hangs.example", "a"));
-        turns.push(question("code", "1"));
-        let started: Vec<Question> = std::iter::from_fn(|| turns.next()).collect();
-        assert_eq!(started.len(), REGISTRY_TASKS_OF_ONE + 3, "{started:?}");
-        assert_eq!(started.first(), Some(&question("code", "1")));
-        for other in [image("default", "works.example", "a"), image("other", "hangs.example", "a")] {
-            assert!(started.contains(&other));
-        }
-    }
 
     /// Answers nothing by itself.
     #[derive(Debug)]
@@ -997,7 +537,14 @@ mod tests {
     #[test]
     fn a_wish_is_answered_by_a_look_that_was_begun_for_it_and_succeeded() {
         let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
-        let Whose::Repository(place) = question("code", "1").whose() else { return };
+        let place = Place {
+            uid: "code".to_owned(),
+            name: "code".to_owned(),
+            namespace: "default".to_owned(),
+            url: GitUrl::new("https://forge.example/x").unwrap(),
+            secret: None,
+            ssh_key: None,
+        };
         let wish = |second| Some(Timestamp::from_second(second).unwrap());
         let end = |found: Result<Heads, String>| {
             let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };

@@ -1,0 +1,143 @@
+//! The remotes themselves: repositories by the `git` command, registries by their own protocol. Nothing is kept of what they say but what
+//! saves git work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use api::template::Declared;
+use api::text::{CommitId, ImageDigest, RefName, Sha256};
+use engine::image;
+use engine::repository::Heads;
+use futures::future::BoxFuture;
+use sources::oci::Images;
+use sources::{Git, Interest, Module, Relevance, Source};
+
+use super::{Branch, Followed, ImageAt, Place, Reader, locked};
+use crate::credentials;
+
+/// Branches of which is kept what matters to their layers.
+const BRANCHES: usize = 1_000;
+
+pub(super) struct Remote {
+    client: kube::Client,
+    git: Git,
+    images: Images,
+    datastore: datastore::Client,
+    /// What is known of each branch that layers follow.
+    relevance: Mutex<HashMap<Branch, Arc<Relevance>>>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote").field("git", &self.git).finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    pub(super) fn new(client: kube::Client, git: Git, images: Images, datastore: datastore::Client) -> Self {
+        Self { client, git, images, datastore, relevance: Mutex::default() }
+    }
+
+    fn relevance(&self, branch: &Branch) -> Arc<Relevance> {
+        let mut all = locked(&self.relevance);
+        if all.len() >= BRANCHES && !all.contains_key(branch) {
+            // Rare: everything is found again when it is asked for again.
+            all.clear();
+        }
+        Arc::clone(all.entry(branch.clone()).or_default())
+    }
+
+    async fn source(&self, place: &Place) -> Result<Source, String> {
+        let credentials = credentials::read(&self.client, place).await?;
+        Ok(Source { url: place.url.clone(), tenant: place.namespace.clone(), credentials })
+    }
+}
+
+impl Reader for Remote {
+    fn heads<'a>(&'a self, place: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let refs = self.git.resolve(&source).await.map_err(|e| e.to_string())?;
+            Ok(heads(&refs))
+        })
+    }
+
+    fn relevant<'a>(
+        &'a self,
+        branch: &'a Branch,
+        head: &'a CommitId,
+        interest: &'a Interest,
+    ) -> BoxFuture<'a, Result<CommitId, String>> {
+        Box::pin(async move {
+            let relevance = self.relevance(branch);
+            // A commit that touches few layers leaves the others with what is known, without a word to git.
+            if let Some(commit) = relevance.known(head, interest).await {
+                return Ok(commit);
+            }
+            let source = self.source(&branch.place).await?;
+            let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
+            self.git.relevant(&mirror, head, interest, &relevance).await.map_err(|e| e.to_string())
+        })
+    }
+
+    fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
+            let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
+            let sha256 = bundle.sha256().clone();
+            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+            Ok(sha256)
+        })
+    }
+
+    fn declared<'a>(
+        &'a self,
+        place: &'a Place,
+        commit: &'a CommitId,
+        module: &'a Module,
+    ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
+            let found = self.git.declared(&mirror, commit, module).await.map_err(|e| e.to_string())?;
+            found.ok_or_else(|| {
+                format!(
+                    "{} is a unit of Terragrunt, whose variables cannot be read from outside; name the module itself",
+                    module.path
+                )
+            })
+        })
+    }
+
+    fn image<'a>(&'a self, followed: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>> {
+        Box::pin(async move {
+            let Followed { at, wanted, .. } = followed;
+            let logins = credentials::read_logins(&self.client, at).await?;
+            let found = self.images.resolve(&at.place, wanted, &logins).await.map_err(|e| e.to_string())?;
+            Ok(image::Found { tag: found.tag, digest: found.digest })
+        })
+    }
+
+    fn image_bundle<'a>(
+        &'a self,
+        at: &'a ImageAt,
+        digest: &'a ImageDigest,
+    ) -> BoxFuture<'a, Result<Sha256, String>> {
+        Box::pin(async move {
+            let logins = credentials::read_logins(&self.client, at).await?;
+            let bundle = self.images.bundle(&at.place, digest, &logins).await.map_err(|e| e.to_string())?;
+            let sha256 = bundle.sha256().clone();
+            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+            Ok(sha256)
+        })
+    }
+}
+
+/// A default branch with a name that no layer could follow is none.
+fn heads(refs: &sources::Refs) -> Heads {
+    let default_branch = refs.default_branch.as_ref().and_then(|name| RefName::new(name.as_str()).ok());
+    let branches = refs.branches.iter().map(|(name, commit)| (format!("refs/heads/{name}"), commit.clone()));
+    let tags = refs.tags.iter().map(|(name, commit)| (format!("refs/tags/{name}"), commit.clone()));
+    Heads { default_branch, refs: branches.chain(tags).collect() }
+}
