@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev cluster cluster-down test-cluster test-conformance test-gitea test-upgrade deploy push
+.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev kaniko cluster cluster-down test-cluster test-conformance test-gitea test-upgrade deploy push
 
 SCRIPTS := tools/setup tools/chart-check tools/push tools/gitea/check .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
@@ -81,8 +81,13 @@ image-of-dev:
 
 PROGRAM_OF_release := release/terrane
 PROGRAM_OF_dev := debug/terrane
+# The builder's image only where kaniko has been built: it takes minutes, and most of what is done with images needs none.
 IMAGE_ARGUMENTS = --out "$(TARGET)/image" --debs "$$(dirname "$(TOOLS)")/debs" \
-	--tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)"
+	--tool "$$(find "$(TOOLS)" -name terraform -o -name tofu | sort | head -n1)" \
+	$$([[ ! -x "$(TOOLS)/kaniko" ]] || echo --kaniko "$(TOOLS)/kaniko")
+
+kaniko: ## Build kaniko, so that `make image` also makes the image that builds images
+	@tools/setup kaniko
 
 cluster: ## Run a real Kubernetes of one node on this machine, with the images of Terrane, as root: eval "$(make -s cluster)"
 	@$(MAKE) --no-print-directory image >&2
@@ -117,6 +122,6 @@ deploy: ## Install Terrane, or upgrade it, on the cluster of the current context
 	"$(TOOLS)/helm" upgrade --install terrane charts/terrane --namespace terrane-system --create-namespace \
 		--wait --timeout 5m $(HELM_ARGUMENTS)
 
-push: image ## Push images and chart: make push REGISTRY=example.org/team, as whom `helm registry login` says
+push: kaniko image ## Push images and chart: make push REGISTRY=example.org/team, as whom `helm registry login` says
 	@tools/setup helm push-image
 	@tools/push "$(REGISTRY)" "$(TARGET)/image"

@@ -1,6 +1,7 @@
 //! `cargo xtask image`: the images of Terrane, made of files and without a container engine. The same inputs give the same digest; which inputs
 //! those are is in `docs/adr/0008-images.md`.
 
+mod builder;
 mod debian;
 mod layer;
 mod layout;
@@ -14,10 +15,16 @@ use anyhow::{Context, Result, ensure};
 
 use debian::{Group, Package};
 use layer::{Entry, Layer, Packed, digest};
-use layout::Identity;
+use layout::{Identity, Process};
 
 /// User and group of the images' processes: the number that images without a shell have agreed on.
 const USER: u64 = 65_532;
+const PROCESS: Process = Process {
+    user: "65532:65532",
+    environment: &["PATH=/usr/local/bin:/usr/bin:/usr/sbin", "HOME=/home/terrane"],
+    entrypoint: &["/usr/local/bin/terrane"],
+    directory: "/home/terrane",
+};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -27,7 +34,10 @@ pub(crate) struct Arguments {
     /// terraform or tofu, for the runner's image; a file of that name. Without it no runner's image is made
     #[arg(long, value_name = "FILE")]
     tool: Option<PathBuf>,
-    /// What the images are called, without a tag; the runner's ends in -runner
+    /// kaniko's executor, for the builder's image. Without it no builder's image is made
+    #[arg(long, value_name = "FILE")]
+    kaniko: Option<PathBuf>,
+    /// What the images are called, without a tag; the runner's ends in -runner, the builder's in -builder
     #[arg(long, value_name = "NAME", default_value = "terrane.dev/terrane")]
     name: String,
     /// Where the images go
@@ -103,9 +113,9 @@ pub(crate) fn write(arguments: &Arguments) -> Result<()> {
     let of_group = |group: Group| -> Vec<&Package> {
         packages.iter().filter(|package| package.group == group).collect()
     };
-    let mut base = debian::unpack(&of_group(Group::Base), &debs)?;
-    debian::add_root(&mut base, USER);
-    let base = made("Debian packages of each image", &base)?;
+    let mut files = debian::unpack(&of_group(Group::Base), &debs)?;
+    debian::add_root(&mut files, USER);
+    let base = made("Debian packages of each image", &files)?;
     let binary = program::read_stripped(&arguments.binary, &arguments.out)?;
     program::check_machine(&arguments.binary, &binary, architecture)?;
     program::check_libc(&arguments.binary, &binary, &libc6.version)?;
@@ -116,6 +126,7 @@ pub(crate) fn write(arguments: &Arguments) -> Result<()> {
         packages: of_group(Group::Base),
         layers: vec![&base, &terrane],
         programs: vec![],
+        process: &PROCESS,
     };
     controller.write(arguments, architecture, &crates, &terrane_sha256)?;
 
@@ -133,8 +144,24 @@ pub(crate) fn write(arguments: &Arguments) -> Result<()> {
             // What changes most often comes last, so that a registry has the others already.
             layers: vec![&base, &shell, &tool, &terrane],
             programs: vec![(name, digest(&content))],
+            process: &PROCESS,
         };
         runner.write(arguments, architecture, &crates, &terrane_sha256)?;
+    }
+    if let Some(executor) = &arguments.kaniko {
+        let content = fs::read(executor).with_context(|| format!("read {}", executor.display()))?;
+        let foundation = builder::foundation(&files, &arguments.binary, architecture)?;
+        let (kaniko, terrane) =
+            (builder::executor(executor, &content, architecture)?, builder::terrane(&binary)?);
+        let is_inside = |package: &&Package| builder::PACKAGES.contains(&package.name.as_str());
+        let builder = Variant {
+            suffix: "-builder",
+            packages: packages.iter().filter(is_inside).collect(),
+            layers: vec![&foundation, &kaniko, &terrane],
+            programs: vec![("kaniko", digest(&content))],
+            process: &builder::PROCESS,
+        };
+        builder.write(arguments, architecture, &crates, &terrane_sha256)?;
     }
     Ok(())
 }
@@ -146,6 +173,7 @@ struct Variant<'a> {
     layers: Vec<&'a Made>,
     /// Beside terrane, with their digests.
     programs: Vec<(&'a str, String)>,
+    process: &'a Process,
 }
 
 impl Variant<'_> {
@@ -159,7 +187,7 @@ impl Variant<'_> {
         let version = env!("CARGO_PKG_VERSION");
         let name = format!("{}{}:{version}", arguments.name, self.suffix);
         let title = format!("terrane{}", self.suffix);
-        let identity = Identity { name: &name, title: &title, version, architecture };
+        let identity = Identity { name: &name, title: &title, version, architecture, process: self.process };
         let layers: Vec<(&str, &Packed)> =
             self.layers.iter().map(|made| (made.what.as_str(), &made.layer)).collect();
         let image = layout::assemble(&identity, &layers)?;

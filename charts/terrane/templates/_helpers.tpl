@@ -35,6 +35,28 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{/* Whether images are built by kaniko, whose pods have a namespace of their own; "true", or empty. */}}
+{{- define "terrane.kaniko" -}}
+{{- if and .Values.builds.enabled (eq .Values.builds.builder "kaniko") -}}
+{{- if not .Values.clusterWide -}}
+{{- fail "builds.builder: kaniko needs a namespace of its own, which belongs to the cluster; without clusterWide set it to runner" -}}
+{{- end -}}
+{{- if not .Values.admissionPolicies.enabled -}}
+{{- fail "builds.builder: kaniko needs admissionPolicies.enabled: its pods say by their labels whose they are, and the policy lets nobody else set these; or set it to runner" -}}
+{{- end -}}
+{{- $namespace := .Values.builds.namespace -}}
+{{- if eq $namespace (include "terrane.namespace" .) -}}
+{{- fail (printf "builds.namespace: %s is Terrane's own; name one that nothing else is in" $namespace) -}}
+{{- end -}}
+{{- range .Values.tenants -}}
+{{- if eq .namespace $namespace -}}
+{{- fail (printf "builds.namespace: %s is a tenant's, and kaniko's pods are root; name one that nothing else is in" $namespace) -}}
+{{- end -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- define "terrane.datastoreUrl" -}}
 https://terrane-datastore.{{ include "terrane.namespace" . }}.svc
 {{- end -}}

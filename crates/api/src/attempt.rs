@@ -12,7 +12,7 @@ use crate::difference::Differences;
 use crate::image::{BuiltImage, PinnedImage};
 use crate::inputs::{DigestKey, Inputs};
 use crate::run::{Action, Mode, PlanSummary};
-use crate::text::{CommitId, LayerPath, Sha256, Workspace};
+use crate::text::{CommitId, ImageRepository, LayerPath, Sha256, Workspace};
 use crate::tool::{Choice, Tool};
 
 /// `runs/<uid>/<attempt>/spec`: written before the pod exists.
@@ -85,6 +85,9 @@ pub struct BuildOrder {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
     pub registries: Registries,
+    /// Where kaniko keeps layers between builds, as a registry knows it; without it, below the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<ImageRepository>,
 }
 
 /// Where registries are, as the administrator says it.

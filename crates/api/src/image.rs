@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{
-    BaseImage, CommitId, DataKey, ImageDigest, ImageRepository, ImageTag, ObjectName, RegistryProvider, Span,
-    VersionConstraint,
+    BaseImage, CommitId, DataKey, FilePath, ImageDigest, ImageRepository, ImageTag, ObjectName,
+    RegistryProvider, Span, VersionConstraint,
 };
 
 /// An image whose files are the code.
@@ -126,14 +126,24 @@ pub struct ImageBuild {
     /// How to log in to the registry. Without it the Secret `terrane-registry` of the layer's own namespace counts, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<ImageCredentials>,
-    /// The image that the code is laid over. Default: as the administrator says, else none.
+    /// The image that the code is laid over. Default: as the administrator says, else none. A Dockerfile names its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseImage>,
+    /// The Dockerfile that the image is made by, seen from the root of the repository, where the administrator has Dockerfiles executed.
+    /// Default: `Dockerfile`; where the commit has none there, the code is laid over the base.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dockerfile: Option<FilePath>,
 }
 
 impl ImageBuild {
     pub fn place(&self) -> Result<ImagePlace, Unplaced> {
         ImagePlace::of(self.name.as_str(), self.provider.as_ref())
+    }
+}
+
+impl ImageRepository {
+    pub fn place(&self) -> Result<ImagePlace, Unplaced> {
+        ImagePlace::of(self.as_str(), None)
     }
 }
 
@@ -160,6 +170,39 @@ pub struct BuiltImage {
     /// The image that the code is laid over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseImage>,
+    /// Who makes it.
+    #[serde(default, skip_serializing_if = "ImageBuilder::is_runner")]
+    pub builder: ImageBuilder,
+    /// The Dockerfile that the layer names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dockerfile: Option<FilePath>,
+}
+
+/// Who makes an image of a commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageBuilder {
+    /// A runner like any other, which executes nothing of the code: its files are one layer.
+    #[default]
+    Runner,
+    /// kaniko's executor, which does what a Dockerfile says, as root.
+    Kaniko,
+}
+
+impl ImageBuilder {
+    pub const ALL: [Self; 2] = [Self::Runner, Self::Kaniko];
+
+    /// What makes the same code another image.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Runner => BUILDER,
+            Self::Kaniko => "kaniko/1.24.0",
+        }
+    }
+
+    fn is_runner(&self) -> bool {
+        *self == Self::Runner
+    }
 }
 
 impl BuiltImage {
@@ -193,7 +236,7 @@ pub enum Unplaced {
     NothingWanted { name: String },
 }
 
-/// What builds images, and how: it changes whenever the same code would come to another image.
+/// What builds images where nothing is executed, and how: it changes whenever the same code would come to another image.
 pub const BUILDER: &str = "terrane/1";
 
 /// Where the code is in an image that is built, and where its programs start.

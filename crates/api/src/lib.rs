@@ -54,6 +54,11 @@ pub const CONTROLLER_ACCOUNT: &str = "terrane-controller";
 /// The ServiceAccount of the HTTP service for people, in the same namespace.
 pub const SERVER_ACCOUNT: &str = "terrane-server";
 
+/// The ServiceAccount of the pods in which kaniko builds images, in a namespace that holds nothing else.
+pub const BUILDER_ACCOUNT: &str = "terrane-builder";
+/// That namespace, where the administrator names no other.
+pub const BUILD_NAMESPACE: &str = "terrane-builds";
+
 /// The audience of the only token a runner holds.
 pub const DATASTORE_AUDIENCE: &str = "terrane-datastore";
 
@@ -72,6 +77,8 @@ pub mod label {
     pub const RUN: &str = "terrane.dev/run";
     pub const RUN_UID: &str = "terrane.dev/run-uid";
     pub const ATTEMPT: &str = "terrane.dev/attempt";
+    /// The namespace of a run whose pod is in another one, where no owner reference can name the run.
+    pub const RUN_NAMESPACE: &str = "terrane.dev/run-namespace";
     pub const ACTION: &str = "terrane.dev/action";
     /// On a layer that is a stack: the template that it was made from.
     pub const STACK_TEMPLATE: &str = "terrane.dev/stack-template";

@@ -319,6 +319,9 @@ pub struct Attempt {
     pub number: u32,
     /// The pod of its runner.
     pub pod_name: String,
+    /// Where that pod is, if not in the run's own namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_namespace: Option<String>,
     /// The sha256 of the description that its runner reads.
     pub description: Sha256,
     /// Grows with every holder of the state's lock; what comes with a lower one is refused.

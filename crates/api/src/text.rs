@@ -185,6 +185,13 @@ impl LayerPath {
 }
 
 text!(
+    /// A file inside a repository, relative, without `..`.
+    FilePath, "the relative path of a file inside the repository, without '..' or a leading '/' or '-'",
+    max 1024, form "^[A-Za-z0-9_.][A-Za-z0-9_. +@=,/-]*$",
+    never "(^|/)([.][.]?|[.]git)(/|$)|//|/$"
+);
+
+text!(
     /// Paths inside a repository: a directory or file, or a pattern in which `*` stays within a directory and `**` does not.
     PathGlob, "a relative path or pattern inside the repository, without '..' or a leading '/'",
     max 1024, form "^[A-Za-z0-9_.*?][A-Za-z0-9_. +@=,/*?-]*$",

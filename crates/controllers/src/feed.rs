@@ -43,6 +43,8 @@ impl<K: Kind> Forget<K> {
 }
 
 type Beside<K> = Box<dyn Fn(&K) + Send + Sync>;
+/// The namespace that an object serves.
+type Home<K> = Box<dyn for<'a> Fn(&'a K) -> &'a str + Send + Sync>;
 
 pub(crate) struct Feed<K> {
     client: Client,
@@ -50,6 +52,7 @@ pub(crate) struct Feed<K> {
     shard: Shard,
     /// Told of objects that are another shard's.
     beside: Option<Beside<K>>,
+    home: Home<K>,
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
@@ -68,6 +71,7 @@ impl<K: Kind> Feed<K> {
             namespaces: namespaces.clone(),
             shard,
             beside: None,
+            home: Box::new(|object| object.meta().namespace.as_deref().unwrap_or_default()),
             config,
             events: Arc::clone(events),
             listeners: Vec::new(),
@@ -77,6 +81,11 @@ impl<K: Kind> Feed<K> {
     /// Has another listener for objects that appear, change or go in another shard than this feed's.
     pub(crate) fn with_beside(self, tell: impl Fn(&K) + Send + Sync + 'static) -> Self {
         Self { beside: Some(Box::new(tell)), ..self }
+    }
+
+    /// Counts objects to the shard of the namespace that they serve, where that is not their own.
+    pub(crate) fn with_home(self, home: impl for<'a> Fn(&'a K) -> &'a str + Send + Sync + 'static) -> Self {
+        Self { home: Box::new(home), ..self }
     }
 
     /// A controller for the objects of the kind, which it knows by name; and how it forgets those that are at rest for good.
@@ -116,7 +125,7 @@ impl<K: Kind> Feed<K> {
         let telling = async {
             while let Some(change) = watch.next().await {
                 match change {
-                    Ok(event) => match stranger(&event, self.shard) {
+                    Ok(event) => match stranger(&event, self.shard, &self.home) {
                         None => tell(&mut self.listeners, &event).await,
                         Some(object) => {
                             if let Some(beside) = &self.beside {
@@ -187,12 +196,11 @@ fn handle<K: Kind>(object: &K) -> Handle<K> {
 }
 
 /// The object of an event, if it is another shard's.
-fn stranger<K: Kind>(event: &Event<K>, shard: Shard) -> Option<&K> {
+fn stranger<'a, K: Kind>(event: &'a Event<K>, shard: Shard, home: &Home<K>) -> Option<&'a K> {
     match event {
         Event::Init | Event::InitDone => None,
         Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) => {
-            let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-            (!shard.holds(namespace)).then_some(object)
+            (!shard.holds(home(object))).then_some(object)
         }
     }
 }

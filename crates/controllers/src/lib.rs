@@ -219,13 +219,17 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let mut notification_feed =
         Feed::<TerraformNotification>::new(&context.client, namespaces, shard, config(), events);
     let (queue, now) = (Arc::clone(&context.queue), context.now);
+    let builds = context.settings.builds.as_ref().and_then(|builds| builds.namespace()).map(str::to_owned);
+    let homes = builds.clone();
     let mut pod_feed =
-        Feed::<Pod>::new(&context.client, namespaces, shard, ours(), events).with_beside(move |pod| {
-            // The limit over all shards has room when a runner of any of them ends.
-            if !can_still_work(pod) {
-                queue.wake_next(now());
-            }
-        });
+        Feed::<Pod>::new(&context.client, &namespaces.and(builds.as_deref()), shard, ours(), events)
+            .with_home(move |pod| engine::run::home(&pod.metadata, homes.as_deref()))
+            .with_beside(move |pod| {
+                // The limit over all shards has room when a runner of any of them ends.
+                if !can_still_work(pod) {
+                    queue.wake_next(now());
+                }
+            });
 
     let (gate, called) = Gate::new();
     let (repositories, _) = repository_feed.controller(concern::repository);
@@ -324,7 +328,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let (runs, ended) = run_feed.controller(concern::run);
     let ended = Arc::new(ended);
     let runs = runs
-        .owns_stream(pod_feed.touched(concern::pod))
+        .watches_stream(pod_feed.touched(concern::pod), move |pod: Pod| run::of_pod(&pod, builds.as_deref()))
         .watches(
             Api::<Lease>::namespaced(context.client.clone(), api::SYSTEM_NAMESPACE),
             ours(),
@@ -365,6 +369,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
 
     let desk = context.desk.clone().work(stop.clone());
     let sending = context.outbox.work(&context, stop.clone());
+    let sweeping = run::orphans::sweep(&context, &stop);
     let references = context.references.work(context.client.clone(), stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
@@ -395,6 +400,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             counting,
             posting,
             sending,
+            sweeping,
             references
         );
         told.cancel();

@@ -13,6 +13,7 @@ use api::{TerraformRun, label};
 use engine::later;
 use engine::manifests::label_value;
 use engine::queue::{Busy, Limit, Named, Slot, Waiting, admit, limit_of, next};
+use engine::run::home;
 use futures::channel::mpsc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -66,6 +67,8 @@ pub(crate) enum Next {
 pub(crate) struct Fleet<'a> {
     pub(crate) client: &'a Client,
     pub(crate) namespaces: &'a Namespaces,
+    /// Where the pods of builds are that are in no namespace of a layer.
+    pub(crate) builds: Option<&'a str>,
     pub(crate) most: u32,
 }
 
@@ -258,11 +261,11 @@ fn by_label(waiting: &Waiting) -> Waiting {
 /// Runner pods that have not ended, of which only the names and labels are asked for. O(runner pods at work), which the limit itself
 /// keeps few, and a request for each namespace where these are given.
 async fn observe_busy(fleet: Fleet<'_>) -> Result<Busy, Error> {
-    let Fleet { client, namespaces, .. } = fleet;
+    let Fleet { client, namespaces, builds, .. } = fleet;
     let ours = ListParams::default()
         .labels(&format!("{}=terrane,{}", label::MANAGED_BY, label::RUN_UID))
         .fields("status.phase!=Succeeded,status.phase!=Failed");
-    let pods = match namespaces {
+    let pods = match &namespaces.and(builds) {
         Namespaces::All => vec![Api::<Pod>::all(client.clone())],
         Namespaces::These(names) => {
             names.iter().map(|name| Api::<Pod>::namespaced(client.clone(), name)).collect()
@@ -276,7 +279,7 @@ async fn observe_busy(fleet: Fleet<'_>) -> Result<Busy, Error> {
             .labels()
             .get(label::REPOSITORY)
             .filter(|name| !name.is_empty())
-            .map(|name| Named { namespace: pod.namespace().unwrap_or_default(), name: name.clone() });
+            .map(|name| Named { namespace: home(&pod.metadata, builds).to_owned(), name: name.clone() });
         *busy.entry(repository).or_default() += 1;
     }
     Ok(busy)
@@ -332,7 +335,7 @@ mod tests {
 
         let queue = Queue::default();
         let mut news = queue.news().unwrap();
-        let fleet = Fleet { client: &client, namespaces: &Namespaces::All, most: 1 };
+        let fleet = Fleet { client: &client, namespaces: &Namespaces::All, builds: None, most: 1 };
         let now = Timestamp::UNIX_EPOCH;
         for run in 0..50 {
             let (slot, turn) = queue.ask(wish(run), Next::Pod, fleet, now).await.unwrap();

@@ -18,6 +18,18 @@ pub enum Namespaces {
     These(BTreeSet<String>),
 }
 
+impl Namespaces {
+    /// The same, and another one.
+    pub(crate) fn and(&self, other: Option<&str>) -> Self {
+        match (self, other) {
+            (Self::All, _) => Self::All,
+            (Self::These(names), other) => {
+                Self::These(names.iter().cloned().chain(other.map(str::to_owned)).collect())
+            }
+        }
+    }
+}
+
 /// One of several watches, and what it has told of so far.
 struct Part<K> {
     known: BTreeMap<String, K>,

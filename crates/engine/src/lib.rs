@@ -25,8 +25,9 @@ use std::time::Duration;
 use api::LOCAL_IMAGE;
 use api::attempt::Registries;
 use api::backends::Backends;
+use api::image::ImageBuilder;
 use api::overrides::Allowed;
-use api::text::BaseImage;
+use api::text::{BaseImage, ImageRepository};
 use jiff::{SignedDuration, Timestamp};
 
 /// What is known about something outside. `Unknown` is not `Absent`: nothing is ever started because a read failed.
@@ -91,6 +92,44 @@ pub struct Builds {
     /// What code is laid over, where a layer says nothing of it.
     pub base: Option<BaseImage>,
     pub registries: Registries,
+    pub builder: Builder,
+}
+
+/// Who builds them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Builder {
+    /// The layer's own runners, which execute nothing of the code.
+    #[default]
+    Runner,
+    Kaniko(Kaniko),
+}
+
+/// How kaniko's pods are made. kaniko needs root, so they are in a namespace of their own, never in a layer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kaniko {
+    pub namespace: String,
+    pub image: String,
+    /// Where it keeps layers between builds; without it, beside each image.
+    pub cache: Option<ImageRepository>,
+}
+
+impl Builder {
+    pub fn kind(&self) -> ImageBuilder {
+        match self {
+            Self::Runner => ImageBuilder::Runner,
+            Self::Kaniko(_) => ImageBuilder::Kaniko,
+        }
+    }
+}
+
+impl Builds {
+    /// The namespace that kaniko's pods are in, where it builds.
+    pub fn namespace(&self) -> Option<&str> {
+        match &self.builder {
+            Builder::Runner => None,
+            Builder::Kaniko(kaniko) => Some(&kaniko.namespace),
+        }
+    }
 }
 
 /// What the administrator decides for all layers, where neither layer nor repository says otherwise.

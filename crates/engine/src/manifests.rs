@@ -1,6 +1,7 @@
 //! What the objects that Terrane makes look like.
 
 mod asked;
+mod builder;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ use kube::Resource;
 use serde_json::{Value, json};
 
 use crate::names;
+
+pub use builder::{builder_pod, login_copy};
 
 /// What a runner's pod calls this program by, in every image.
 pub const RUNNER_PROGRAM: &str = "terrane";
@@ -78,15 +81,8 @@ pub fn runner_pod(
         Action::Plan | Action::Build => PLAN_GRACE_SECONDS,
         Action::Apply => APPLY_GRACE_SECONDS,
     };
-    let mut env = vec![
-        json!({ "name": "TERRANE_DATASTORE_URL", "value": settings.datastore_url }),
-        json!({ "name": "TERRANE_RUN_UID", "value": uid }),
-        json!({ "name": "TERRANE_ATTEMPT", "value": attempt.to_string() }),
-        json!({ "name": "TERRANE_TOKEN_FILE", "value": format!("{TOKEN_DIRECTORY}/token") }),
-        json!({ "name": "TERRANE_WORK_DIR", "value": WORK_DIRECTORY }),
-        // A little less than the pod has, so that the result can still be reported.
-        json!({ "name": "TERRANE_GRACE_SECONDS", "value": (grace - REPORT_SECONDS).to_string() }),
-    ];
+    let places = Places { token: TOKEN_DIRECTORY, work: WORK_DIRECTORY };
+    let mut env = environment(uid, attempt, grace, places, settings);
     if let Some(path) = &settings.path {
         env.push(json!({ "name": "PATH", "value": path }));
     }
@@ -99,12 +95,7 @@ pub fn runner_pod(
         json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }),
         json!({ "name": "work", "mountPath": WORK_DIRECTORY }),
     ];
-    let mut volumes = vec![
-        json!({ "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
-            "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
-        } }] } }),
-        json!({ "name": "work", "emptyDir": {} }),
-    ];
+    let mut volumes = vec![token_volume(), json!({ "name": "work", "emptyDir": {} })];
     // The clouds' credentials are for what plans and applies.
     let secrets = match run.spec.action {
         Action::Plan | Action::Apply => settings.secrets.clone(),
@@ -172,6 +163,38 @@ pub fn runner_pod(
     });
     asked::lay_over(&mut pod, asked);
     serde_json::from_value(pod).ok()
+}
+
+/// Where a runner finds its token and its room.
+#[derive(Clone, Copy)]
+struct Places {
+    token: &'static str,
+    work: &'static str,
+}
+
+/// What every runner is told of its attempt.
+fn environment(
+    run_uid: &str,
+    attempt: u32,
+    grace: i64,
+    places: Places,
+    settings: &RunnerSettings,
+) -> Vec<Value> {
+    vec![
+        json!({ "name": "TERRANE_DATASTORE_URL", "value": settings.datastore_url }),
+        json!({ "name": "TERRANE_RUN_UID", "value": run_uid }),
+        json!({ "name": "TERRANE_ATTEMPT", "value": attempt.to_string() }),
+        json!({ "name": "TERRANE_TOKEN_FILE", "value": format!("{}/token", places.token) }),
+        json!({ "name": "TERRANE_WORK_DIR", "value": places.work }),
+        // A little less than the pod has, so that the result can still be reported.
+        json!({ "name": "TERRANE_GRACE_SECONDS", "value": (grace - REPORT_SECONDS).to_string() }),
+    ]
+}
+
+fn token_volume() -> Value {
+    json!({ "name": "token", "projected": { "sources": [{ "serviceAccountToken": {
+        "audience": DATASTORE_AUDIENCE, "expirationSeconds": TOKEN_SECONDS, "path": "token",
+    } }] } })
 }
 
 fn input_directory(index: usize) -> String {

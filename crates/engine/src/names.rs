@@ -1,7 +1,8 @@
 //! Names derived from intent: the same wish is the same object, however often it is made.
 
+use api::image::ImageBuilder;
 use api::run::{Action, Mode};
-use api::text::{BaseImage, CommitId, Sha256};
+use api::text::{BaseImage, CommitId, FilePath, Sha256};
 
 /// What makes one run of a layer another than the next.
 #[derive(Debug, Clone, Copy)]
@@ -41,15 +42,27 @@ pub fn pod(run: &str, attempt: u32) -> String {
     format!("{run}-{attempt}")
 }
 
+/// The pod of a build, and the Secret that it logs in with, in the namespace of all builds: runs of the same name in two namespaces differ.
+pub fn builder_pod(layer: &str, run_uid: &str, attempt: u32) -> String {
+    format!("{}-build-{}-{attempt}", label_part(layer), digest(&["builder", run_uid]))
+}
+
 /// The Job that shows a plan and the apply that follows it. People find the commit in it.
 pub fn job(repo: &str, revision: &CommitId, plan: &str) -> String {
     format!("{}-{}-{}", label_part(repo), revision.short(), digest(&["job", plan]))
 }
 
 /// The tag of an image that is built: people find the commit in it, and the rest tells apart all else that it is made of.
-pub fn built_tag(revision: &CommitId, base: Option<&BaseImage>, builder: &str) -> String {
+pub fn built_tag(
+    revision: &CommitId,
+    base: Option<&BaseImage>,
+    builder: ImageBuilder,
+    dockerfile: Option<&FilePath>,
+) -> String {
     let base = base.map_or("", BaseImage::as_str);
-    format!("{}-{}", revision.short(), digest(&["image", revision.as_str(), base, builder]))
+    let mut parts = vec!["image", revision.as_str(), base, builder.id()];
+    parts.extend(dockerfile.map(FilePath::as_str));
+    format!("{}-{}", revision.short(), digest(&parts))
 }
 
 /// What is told of a layer, also to who is told: what happened, and what it is about, such as a run.
@@ -139,7 +152,9 @@ mod tests {
         );
         assert!(name.len() <= 63, "{name}");
         assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
-        for other in [directory(&layer), job(&layer, &commit, &name)] {
+        let uid = "0b3f6a52-6a3c-4c67-9a3e-7d0f6f0d9f11";
+        assert_ne!(builder_pod(&layer, uid, 0), builder_pod(&layer, "another", 0));
+        for other in [directory(&layer), job(&layer, &commit, &name), builder_pod(&layer, uid, 100)] {
             assert!(other.len() <= 63, "{other}");
             assert!(other.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
         }

@@ -11,6 +11,7 @@
 //! The lock of a state is never given back. It is free for the next one as soon as the attempt that it was taken for has its end on
 //! record, see [`is_done_with`].
 
+mod builder;
 mod conditions;
 mod described;
 mod description;
@@ -20,16 +21,16 @@ mod pod;
 
 use std::collections::BTreeMap;
 
+pub use builder::{LoginCopy, home, is_leftover, pod_namespace};
 pub use lock::{Lock, is_done_with};
-pub use pod::{Obstacle, can_still_work, obstacle};
+pub use pod::{Obstacle, can_still_work, is_ours, obstacle};
 
 use api::attempt::{Description, Outcome};
 use api::audit::Entry;
-use api::image::REGISTRY_SECRET;
-use api::inputs::{DigestKey, Inputs, Keys, Kind, Object};
-use api::overrides::{Refusal, RunnerOverride};
+use api::inputs::{DigestKey, Inputs};
+use api::overrides::RunnerOverride;
 use api::run::{Action, Attempt, Mode, RunResult, RunState, TriggerKind};
-use api::text::{ObjectName, Sha256};
+use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun, TerraformRunStatus, annotation, condition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -39,7 +40,7 @@ use self::conditions::progress;
 use self::description::describe;
 use self::ended::{Ended, Next};
 use self::lock::{Permit, holds_lock, lease_name, lock};
-use self::pod::{has_ended, is_being_deleted, is_ours, never_ran};
+use self::pod::{has_ended, is_being_deleted, never_ran};
 use crate::queue::{Holds, Slot, Waiting};
 use crate::{Read, Settings, Wake, later, manifests};
 
@@ -86,6 +87,7 @@ impl Decision {
             Effect::PutDescription(_)
             | Effect::Audit(_)
             | Effect::SetStatus(_)
+            | Effect::CopyLogin(_)
             | Effect::StopPod { .. }
             | Effect::DeletePod { .. } => false,
         })
@@ -122,6 +124,7 @@ impl Decision {
             Effect::TakeLock { .. }
             | Effect::PutDescription(_)
             | Effect::Audit(_)
+            | Effect::CopyLogin(_)
             | Effect::CreatePod(_)
             | Effect::StopPod { .. }
             | Effect::DeletePod { .. } => None,
@@ -142,12 +145,14 @@ pub enum Effect {
     /// Write down that infrastructure is about to be changed, and who let it be.
     Audit(Box<Entry>),
     SetStatus(Box<TerraformRunStatus>),
+    /// Put what logs in to a registry where the pod that is made next finds it.
+    CopyLogin(Box<LoginCopy>),
     CreatePod(Box<Pod>),
     /// Ask the pod to end, with all the time it has for that.
     StopPod {
         name: String,
     },
-    /// Let the pod go: its result is recorded.
+    /// Let the pod go, and before it what was copied for it: its result is recorded.
     DeletePod {
         name: String,
     },
@@ -301,6 +306,9 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         let message = "the layer's code is not to be built into an image any more";
         return give_up(seen, status, SUPERSEDED, message);
     }
+    if is_build && let Err(why) = builder::kaniko(seen) {
+        return give_up(seen, status, SUPERSEDED, &why);
+    }
     // A build is given nothing of what the layer gives to its code.
     let is_given = run.spec.undoes.is_none() && !is_build;
     let given_now = layer.status.as_ref().and_then(|status| status.inputs.clone());
@@ -367,6 +375,8 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     };
     let audit = run.spec.action.mutates().then(|| Effect::Audit(Box::new(entry(run, &description))));
     let pod_name = pod.metadata.name.clone().unwrap_or_default();
+    let pod_namespace =
+        pod.metadata.namespace.clone().filter(|at| Some(at) != run.metadata.namespace.as_ref());
 
     let mut next = status.clone();
     next.retries = number;
@@ -374,6 +384,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     next.attempts.push(Attempt {
         number,
         pod_name,
+        pod_namespace,
         description: description.digest(),
         fence,
         bundle: Some(description.bundle.clone()),
@@ -387,7 +398,9 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     });
     let next = under_way(seen, &next);
     let mut effects: Vec<Effect> = put.into_iter().chain(audit).collect();
-    effects.extend([set(next), Effect::CreatePod(Box::new(pod))]);
+    effects.push(set(next));
+    effects.extend(builder::copy_login(seen, number));
+    effects.push(Effect::CreatePod(Box::new(pod)));
     Decision { effects, wake: Wake::OnChange }
 }
 
@@ -399,7 +412,9 @@ fn before_attempt(status: &TerraformRunStatus) -> RunState {
 /// The intent, and all that is said until the attempt ends: that a pod starts to work is its own news, not worth a write of ours.
 fn under_way(seen: &Observed<'_>, status: &TerraformRunStatus) -> TerraformRunStatus {
     let message = status.attempts.last().map_or_else(String::new, |attempt| {
-        format!("attempt {} is under way in pod {}", attempt.number + 1, attempt.pod_name)
+        let place =
+            attempt.pod_namespace.as_ref().map(|at| format!(" of namespace {at}")).unwrap_or_default();
+        format!("attempt {} is under way in pod {}{place}", attempt.number + 1, attempt.pod_name)
     });
     progress(seen, status, RunState::Running, "Running", &message)
 }
@@ -511,6 +526,10 @@ fn is_unmade(status: &TerraformRunStatus) -> bool {
 
 /// Makes the pod of an attempt that is written down, as soon as there is room for it.
 fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -> Decision {
+    // It was never made, and never will be: what follows finds out that nobody wants it.
+    if builder::kaniko(seen).is_err() {
+        return record(seen, status, Ended::vanished(&attempt.pod_name, seen.now));
+    }
     match &seen.slot {
         Read::Present(Slot::Free) => {}
         Read::Present(Slot::Full(limit)) => {
@@ -529,24 +548,34 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
             return Decision { effects: vec![set(refused)], wake: wait(seen, REFUSED_AGAIN) };
         }
     };
-    let effects = vec![set(under_way(seen, status)), Effect::CreatePod(Box::new(pod))];
+    let mut effects = vec![set(under_way(seen, status))];
+    effects.extend(builder::copy_login(seen, attempt.number));
+    effects.push(Effect::CreatePod(Box::new(pod)));
     Decision { effects, wake: Wake::OnChange }
 }
 
 /// The pod of an attempt, with what the layer refers to. Should the layer refer to something else than it did when the attempt was
 /// described, the runner finds out and does not begin.
-fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal> {
+fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, String> {
     let settings = seen.settings;
+    if let Some(kaniko) = builder::kaniko(seen)? {
+        let repository = match seen.layer {
+            Read::Present(layer) => layer.spec.repository_name().map_or("", |name| name.as_str()),
+            Read::Absent | Read::Unknown => "",
+        };
+        return Ok(manifests::builder_pod(seen.run, repository, attempt, kaniko, &settings.runner));
+    }
     let (repository, objects, asked) = match seen.layer {
         Read::Present(layer) => {
             let inputs = match &seen.run.spec.inputs {
                 Some(_) => layer.inputs(known_repository(seen), &settings.backends, &settings.overrides),
                 None => Ok(Inputs::default()),
             };
-            let asked = layer.runner(known_repository(seen), &settings.overrides)?;
+            let asked = layer.runner(known_repository(seen), &settings.overrides);
+            let asked = asked.map_err(|refusal| refusal.to_string())?;
             let repository = layer.spec.repository_name().map_or("", |name| name.as_str());
             let objects = match seen.run.spec.action {
-                Action::Build => login(layer),
+                Action::Build => builder::login(layer).into_iter().collect(),
                 Action::Plan | Action::Apply => inputs.unwrap_or_default().objects(),
             };
             (repository, objects, asked)
@@ -554,18 +583,6 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, Refusal>
         Read::Absent | Read::Unknown => ("", BTreeMap::new(), RunnerOverride::default()),
     };
     Ok(manifests::runner_pod(seen.run, repository, attempt, &objects, &asked, &settings.runner))
-}
-
-/// What a build is given to log in to its registry.
-fn login(layer: &TerraformLayer) -> BTreeMap<Object, Keys> {
-    let named = layer.spec.build.as_ref().and_then(|build| build.credentials.as_ref());
-    let name = named.map(|login| login.secret_name.clone());
-    let Some(name) = name.or_else(|| ObjectName::new(REGISTRY_SECRET).ok()) else { return BTreeMap::new() };
-    let keys = match named.and_then(|login| login.key.clone()) {
-        Some(key) => Keys::Only([key].into()),
-        None => Keys::All,
-    };
-    BTreeMap::from([(Object { kind: Kind::Secret, name }, keys)])
 }
 
 fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {

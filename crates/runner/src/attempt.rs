@@ -52,6 +52,8 @@ pub(crate) struct Work<'a> {
     /// The store of downloaded tools, if there is one on this machine.
     pub(crate) tools: Option<&'a Path>,
     pub(crate) provider_mirror: Option<&'a str>,
+    /// kaniko's executor, in an image that has it.
+    pub(crate) kaniko: Option<&'a Path>,
     /// Where the pod mounted what it was given, in its order.
     pub(crate) mounted: &'a [PathBuf],
     pub(crate) backend_variables: Vec<(OsString, OsString)>,

@@ -70,6 +70,8 @@ pub struct RunnerOptions {
     pub tools: Option<PathBuf>,
     /// A directory with providers, or the https address of a mirror of them, that the administrator named.
     pub provider_mirror: Option<String>,
+    /// kaniko's executor, which only images for builds have. It takes the whole file system for its own.
+    pub kaniko: Option<PathBuf>,
     /// Where the objects are that the layer's inputs refer to, in their order.
     pub inputs: Vec<PathBuf>,
     /// What the pod gives to the tool: variables, credentials of providers.
@@ -146,7 +148,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         .with_patience(options.patience);
     let mut description = fetch_description(&client, &attempt).await?;
     let snapshot = kept::fetch(&client, &description).await?;
-    let Reading { given, secrets } = match &snapshot {
+    let Reading { given, mut secrets } = match &snapshot {
         Some(snapshot) => {
             snapshot.prevail(&mut description);
             let files = kept::files(&options.work_dir, &description.layer_uid);
@@ -154,6 +156,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         }
         None => Reading::of(description.inputs.as_ref(), &options.inputs),
     };
+    secrets.extend(description.build.iter().flat_map(|order| build::secrets(order, &options.inputs)));
     let description = description;
     let prepared = Prepared::new(&options, &description, &secrets).await?;
     let log = Arc::clone(&prepared.log);
@@ -197,6 +200,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         search_path: &options.search_path,
         tools: options.tools.as_deref(),
         provider_mirror: options.provider_mirror.as_deref(),
+        kaniko: options.kaniko.as_deref(),
         mounted: &options.inputs,
         backend_variables,
         refused_lock,

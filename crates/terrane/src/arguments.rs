@@ -13,7 +13,7 @@ use crate::commands::{
     apply, backends, certificate, datastore, describe, diff, drift, events, git_server, history, login, logs,
     outputs, plan, server, state, suspend, token, tools, version, wait,
 };
-use crate::image_builds::ImageBuilds;
+use crate::image_builds::{ClusterBuilds, ImageBuilds};
 use crate::image_sources::ImageSources;
 use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
@@ -251,7 +251,7 @@ pub(crate) struct Controller {
     #[command(flatten)]
     pub image_sources: ImageSources,
     #[command(flatten)]
-    pub image_builds: ImageBuilds,
+    pub image_builds: ClusterBuilds,
     /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
     #[arg(long, value_name = "DIR|URL", env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,
@@ -535,6 +535,9 @@ pub(crate) struct Runner {
     pub tools_dir: Option<PathBuf>,
     #[arg(long, env = "TERRANE_PROVIDER_MIRROR")]
     pub provider_mirror: Option<String>,
+    /// kaniko's executor, in an image that has it
+    #[arg(long, value_name = "FILE", env = "TERRANE_KANIKO")]
+    pub kaniko: Option<PathBuf>,
     /// How long the tool may take to stop when the pod is told to
     #[arg(long, env = "TERRANE_GRACE_SECONDS")]
     pub grace_seconds: u64,

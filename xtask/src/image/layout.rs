@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::Architecture;
 use super::layer::{Entry, Layer, Packed, digest};
-use super::{Architecture, USER};
 
 const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -26,6 +26,16 @@ pub(super) struct Identity<'a> {
     pub(super) title: &'a str,
     pub(super) version: &'a str,
     pub(super) architecture: Architecture,
+    pub(super) process: &'a Process,
+}
+
+/// How its process is started, where nobody says otherwise.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) user: &'static str,
+    pub(super) environment: &'static [&'static str],
+    pub(super) entrypoint: &'static [&'static str],
+    pub(super) directory: &'static str,
 }
 
 /// An image, ready to be written.
@@ -52,10 +62,10 @@ pub(super) fn assemble(identity: &Identity<'_>, layers: &[(&str, &Packed)]) -> R
         "architecture": identity.architecture.as_str(),
         "os": "linux",
         "config": {
-            "User": format!("{USER}:{USER}"),
-            "Env": ["PATH=/usr/local/bin:/usr/bin:/usr/sbin", "HOME=/home/terrane"],
-            "Entrypoint": ["/usr/local/bin/terrane"],
-            "WorkingDir": "/home/terrane",
+            "User": identity.process.user,
+            "Env": identity.process.environment,
+            "Entrypoint": identity.process.entrypoint,
+            "WorkingDir": identity.process.directory,
             "Labels": {
                 "org.opencontainers.image.title": identity.title,
                 "org.opencontainers.image.version": identity.version,
@@ -162,6 +172,7 @@ mod tests {
             title: "terrane",
             version: "1.2.3",
             architecture: Architecture::Amd64,
+            process: &super::super::PROCESS,
         };
         assemble(&identity, &[("terrane", &packed)]).unwrap()
     }

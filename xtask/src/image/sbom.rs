@@ -181,6 +181,7 @@ mod tests {
             title: "terrane",
             version: "0.1.0",
             architecture: Architecture::Amd64,
+            process: &super::super::PROCESS,
         };
         let package = Package {
             group: Group::Base,

@@ -1,6 +1,7 @@
 //! The run controller's loop. It is the only one that makes pods.
 
 mod lock;
+mod login;
 mod observe;
 pub(crate) mod orphans;
 
@@ -8,12 +9,12 @@ use std::sync::Arc;
 
 use api::attempt::Description;
 use api::run::RunState;
-use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, condition};
+use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, condition, label};
 use datastore::{Artefact, Attempt, client};
 use engine::manifests::POD_FINALIZER;
 use engine::queue::Slot;
-use engine::run::{Decision, Effect, decide, is_at_rest};
-use engine::{Read, Wake};
+use engine::run::{Decision, Effect, decide, home, is_at_rest, is_ours, pod_namespace};
+use engine::{Read, Settings, Wake};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -64,7 +65,8 @@ async fn reconcile_one(run: TerraformRun, context: &Context) -> Result<(Wake, bo
         if let Some(wish) = engine::run::waiting(&seen.view(now, settings, Slot::Free)) {
             let Context { client, namespaces, queue, .. } = context;
             let next = if decision.makes_pod() { Next::Pod } else { Next::Lock };
-            let fleet = Fleet { client, namespaces, most: settings.max_runner_pods };
+            let builds = builds(settings);
+            let fleet = Fleet { client, namespaces, builds, most: settings.max_runner_pods };
             (slot, turn) = queue.ask(wish, next, fleet, now).await?;
             if slot != Slot::Free {
                 decision = decide(&seen.view(now, settings, slot.clone()));
@@ -113,6 +115,28 @@ async fn act_on(
     }
 }
 
+/// The namespace of builds, where there is one.
+fn builds(settings: &Settings) -> Option<&str> {
+    settings.builds.as_ref().and_then(|builds| builds.namespace())
+}
+
+/// Where the run's pods are. None where that was a namespace of builds which is none any more: nothing there is ours to touch, and a build can
+/// be repeated.
+fn pods(run: &TerraformRun, context: &Context) -> Option<Api<Pod>> {
+    let namespace = pod_namespace(run);
+    let is_reached =
+        run.namespace().as_deref() == Some(namespace) || builds(&context.settings) == Some(namespace);
+    is_reached.then(|| Api::namespaced(context.client.clone(), namespace))
+}
+
+/// The run that is woken by its pod: its owner, or the one that a pod of the builds' namespace names.
+pub(crate) fn of_pod(pod: &Pod, builds: Option<&str>) -> Option<ObjectRef<Handle<TerraformRun>>> {
+    let owner = pod.owner_references().iter().find(|owner| owner.kind == "TerraformRun");
+    let named = || pod.labels().get(label::RUN).map(String::as_str);
+    let name = owner.map(|owner| owner.name.as_str()).or_else(named)?;
+    Some(ObjectRef::new(name).within(home(&pod.metadata, builds)))
+}
+
 enum Acted {
     Whole,
     /// Nothing was done: an earlier, interrupted round told the runner of this attempt something else, and what is stored is never
@@ -156,6 +180,7 @@ async fn act(
                 }
             }
             Effect::SetStatus(next) => run = set_status(run, next, context).await?,
+            Effect::CopyLogin(copy) => login::put(copy, &run, context).await?,
             Effect::CreatePod(pod) => {
                 turn.map_or(Ok(()), Turn::ensure_kept)?;
                 if let Some(why) = create_pod(pod, context).await? {
@@ -261,10 +286,9 @@ fn tell(before: &TerraformRunStatus, run: &TerraformRun, context: &Context) {
 /// Asks the pod to end, if it is this run's and still the one we saw. Its grace is that of its spec: an apply may take long to save
 /// its state.
 async fn stop_pod(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
-    let api = Api::<Pod>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    let Some(api) = pods(run, context) else { return Ok(()) };
     let Some(pod) = api.get_opt(name).await.map_err(doing("read the runner's pod"))? else { return Ok(()) };
-    let is_ours = pod.owner_references().iter().any(|owner| Some(&owner.uid) == run.uid().as_ref());
-    if !is_ours || pod.metadata.deletion_timestamp.is_some() {
+    if !is_ours(&pod, run) || pod.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let exactly_this = DeleteParams {
@@ -304,10 +328,11 @@ const fn is_refusal(code: u16) -> bool {
 
 /// Takes our finalizer off and deletes the pod, if it is this run's and still the one we saw.
 async fn delete_pod(name: &str, run: &TerraformRun, context: &Context) -> Result<(), Error> {
-    let api = Api::<Pod>::namespaced(context.client.clone(), &run.namespace().unwrap_or_default());
+    let Some(api) = pods(run, context) else { return Ok(()) };
+    // First: as long as the pod is there, this is done again.
+    login::delete(name, run, context).await?;
     let Some(pod) = api.get_opt(name).await.map_err(doing("read the runner's pod"))? else { return Ok(()) };
-    let is_ours = pod.owner_references().iter().any(|owner| Some(&owner.uid) == run.uid().as_ref());
-    if !is_ours {
+    if !is_ours(&pod, run) {
         return Ok(());
     }
     let_go(&api, &pod).await?;

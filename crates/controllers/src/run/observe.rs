@@ -59,15 +59,13 @@ impl Seen {
 /// Reads everything else from the API and the datastore. A read that fails ends the round: nothing is decided on half the facts.
 pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Error> {
     let namespace = run.namespace().unwrap_or_default();
-    let client = || context.client.clone();
     let status = run.status.clone().unwrap_or_default();
     let attempt = status.attempts.last();
-    let pod = match attempt {
-        Some(attempt) => Api::<Pod>::namespaced(client(), &namespace)
-            .get_opt(&attempt.pod_name)
-            .await
-            .map_err(doing("read the runner's pod"))?,
-        None => None,
+    let pod = match (attempt, super::pods(&run, context)) {
+        (Some(attempt), Some(pods)) => {
+            pods.get_opt(&attempt.pod_name).await.map_err(doing("read the runner's pod"))?
+        }
+        (Some(_) | None, _) => None,
     };
     let is_terminal = status.state.is_some_and(|state| state.is_terminal());
     let under_way = attempt.filter(|attempt| attempt.finished_at.is_none());

@@ -31,6 +31,7 @@ pub enum Caller {
 /// A runner, as the Pod that its token is bound to proves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runner {
+    /// That of its run.
     pub namespace: String,
     pub pod: String,
     pub pod_uid: String,
@@ -74,6 +75,8 @@ enum Proof {
 pub struct KubeReviewer {
     client: kube::Client,
     proof: Proof,
+    /// Where pods build images for runs of other namespaces.
+    builds: Option<String>,
     known: Mutex<HashMap<Sha256, (Instant, Arc<Caller>)>>,
 }
 
@@ -89,13 +92,19 @@ const GONE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 impl KubeReviewer {
     /// By TokenReviews.
     pub fn new(client: kube::Client) -> Self {
-        Self { client, proof: Proof::Review, known: Mutex::default() }
+        Self { client, proof: Proof::Review, builds: None, known: Mutex::default() }
+    }
+
+    /// The same, where the pods of builds are in this namespace and say by their labels whose they are. Only where an admission policy lets
+    /// nobody else set these.
+    pub fn with_builds(self, namespace: Option<String>) -> Self {
+        Self { builds: namespace, ..self }
     }
 
     /// By the issuer's keys and a read of the pod, which needs no right over the whole cluster. Runners are those of `namespaces`.
     pub fn by_keys(client: kube::Client, source: KeySource, namespaces: BTreeSet<String>) -> Self {
         let proof = Proof::Keys { issuer: Issuer::new(source), namespaces };
-        Self { client, proof, known: Mutex::default() }
+        Self { client, proof, builds: None, known: Mutex::default() }
     }
 
     /// How it is settled who signed a token, if that can be done now as far as one can tell without a token.
@@ -129,7 +138,7 @@ impl KubeReviewer {
         let Proved { namespace, account, pod, pod_uid } = proved;
         let is_part = namespace == api::SYSTEM_NAMESPACE
             && [api::CONTROLLER_ACCOUNT, api::SERVER_ACCOUNT].contains(&account.as_str());
-        if !is_part && !namespaces.contains(&namespace) {
+        if !is_part && !namespaces.contains(&namespace) && self.builds.as_ref() != Some(&namespace) {
             return Err(Error::Stranger(format!(
                 "system:serviceaccount:{namespace}:{account}, of a namespace that this datastore does not serve,"
             )));
@@ -146,7 +155,7 @@ impl KubeReviewer {
         }
         ensure_same(&found, &namespace, &pod, &pod_uid)?;
         if !is_part {
-            return runner_of(&found, namespace, pod, pod_uid).map(Caller::Runner);
+            return runner_of(&found, namespace, pod, pod_uid, self.builds.as_deref()).map(Caller::Runner);
         }
         Ok(if account == api::CONTROLLER_ACCOUNT { Caller::Controller } else { Caller::Server })
     }
@@ -207,7 +216,7 @@ impl KubeReviewer {
             return Err(Error::Stranger(format!("{name}, whose token is not bound to a pod,")));
         };
         let found = self.pod(&namespace, &pod).await?;
-        runner_of(&found, namespace, pod, pod_uid).map(Caller::Runner)
+        runner_of(&found, namespace, pod, pod_uid, self.builds.as_deref()).map(Caller::Runner)
     }
 
     fn remembered(&self, digest: &Sha256) -> Option<Caller> {
@@ -254,8 +263,15 @@ fn ensure_same(pod: &Pod, namespace: &str, name: &str, uid: &str) -> Result<(), 
     Err(Error::Unauthenticated(format!("its pod {namespace}/{name} is gone, another has its name")))
 }
 
-/// The run and attempt of a pod: the labels say them, the owner reference proves the run.
-fn runner_of(pod: &Pod, namespace: String, name: String, uid: String) -> Result<Runner, Error> {
+/// The run and attempt of a pod: the labels say them, the owner reference proves the run. In the namespace of builds, where no owner can be
+/// named, the builders' account and the labels prove it: whoever may make pods there cannot set these.
+fn runner_of(
+    pod: &Pod,
+    namespace: String,
+    name: String,
+    uid: String,
+    builds: Option<&str>,
+) -> Result<Runner, Error> {
     let stranger = |why: &str| Error::Stranger(format!("the pod {namespace}/{name}, {why},"));
     ensure_same(pod, &namespace, &name, &uid)?;
     let labels = pod.metadata.labels.as_ref();
@@ -263,17 +279,26 @@ fn runner_of(pod: &Pod, namespace: String, name: String, uid: String) -> Result<
     let (Some(run_uid), Some(attempt)) = (label(api::label::RUN_UID), label(api::label::ATTEMPT)) else {
         return Err(stranger("which has no labels of a run"));
     };
-    let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
-        owner.kind == "TerraformRun"
-            && owner.api_version == format!("{}/{}", api::GROUP, api::VERSION)
-            && owner.uid == run_uid
-    });
-    if !owned {
-        return Err(stranger("which no TerraformRun owns"));
-    }
+    let served = if builds == Some(namespace.as_str()) {
+        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+        if account != Some(api::BUILDER_ACCOUNT) {
+            return Err(stranger("which is among builds and no builder"));
+        }
+        label(api::label::RUN_NAMESPACE).ok_or_else(|| stranger("which builds for no namespace"))?
+    } else {
+        let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
+            owner.kind == "TerraformRun"
+                && owner.api_version == format!("{}/{}", api::GROUP, api::VERSION)
+                && owner.uid == run_uid
+        });
+        if !owned {
+            return Err(stranger("which no TerraformRun owns"));
+        }
+        namespace.clone()
+    };
     let number = attempt.parse().map_err(|_| stranger("whose attempt is not a number"))?;
     let attempt = Attempt::new(run_uid, number).map_err(|_| stranger("whose run has no uid"))?;
-    Ok(Runner { namespace, pod: name, pod_uid: uid, attempt })
+    Ok(Runner { namespace: served, pod: name, pod_uid: uid, attempt })
 }
 
 #[cfg(test)]
@@ -297,7 +322,8 @@ mod tests {
     #[test]
     fn a_pod_speaks_for_the_run_that_owns_it_and_for_no_other() {
         let labels = [("terrane.dev/run-uid", "run-1"), ("terrane.dev/attempt", "2")];
-        let check = |pod: Pod, uid: &str| runner_of(&pod, "ns".to_owned(), "p".to_owned(), uid.to_owned());
+        let check =
+            |pod: Pod, uid: &str| runner_of(&pod, "ns".to_owned(), "p".to_owned(), uid.to_owned(), None);
         let runner = check(pod(&labels, "TerraformRun", "run-1"), "pod-uid").unwrap();
         assert_eq!(runner.attempt, Attempt::new("run-1", 2).unwrap());
         assert!(check(pod(&labels, "TerraformRun", "run-2"), "pod-uid").is_err(), "another run owns it");
@@ -307,5 +333,47 @@ mod tests {
             "another pod with its name"
         );
         assert!(check(pod(&labels[..1], "TerraformRun", "run-1"), "pod-uid").is_err(), "no attempt");
+    }
+
+    #[test]
+    fn a_builder_speaks_for_the_run_that_its_labels_name_and_only_among_builds() {
+        let labels = [
+            ("terrane.dev/run-uid", "run-1"),
+            ("terrane.dev/attempt", "2"),
+            ("terrane.dev/run-namespace", "team"),
+        ];
+        let builder = |labels: &[(&str, &str)], account: &str| -> Pod {
+            serde_json::from_value(serde_json::json!({
+                "metadata": { "uid": "pod-uid", "labels": labels.iter().copied().collect::<HashMap<_, _>>() },
+                "spec": { "containers": [], "serviceAccountName": account },
+            }))
+            .unwrap()
+        };
+        let check = |pod: Pod, namespace: &str, builds: Option<&str>| {
+            runner_of(&pod, namespace.to_owned(), "p".to_owned(), "pod-uid".to_owned(), builds)
+        };
+        let builds = Some("builds");
+        let runner = check(builder(&labels, "terrane-builder"), "builds", builds).unwrap();
+        assert_eq!(
+            (runner.namespace.as_str(), runner.attempt),
+            ("team", Attempt::new("run-1", 2).unwrap()),
+            "it reads and writes what is its run's"
+        );
+        let refused = |pod: Pod, namespace: &str, builds: Option<&str>| {
+            check(pod, namespace, builds).unwrap_err().to_string()
+        };
+        let told = refused(builder(&labels, "terrane-builder"), "team", builds);
+        assert_eq!(told, "the pod team/p, which no TerraformRun owns, has no business in the datastore");
+        let told = refused(builder(&labels, "terrane-builder"), "builds", None);
+        assert!(told.contains("which no TerraformRun owns"), "{told}");
+        let told = refused(builder(&labels, "default"), "builds", builds);
+        assert!(told.contains("which is among builds and no builder"), "{told}");
+        let told = refused(builder(&labels[..2], "terrane-builder"), "builds", builds);
+        assert!(told.contains("which builds for no namespace"), "{told}");
+        // An owner of that name in the builds' namespace would be somebody else's run.
+        let owned = pod(&labels[..2], "TerraformRun", "run-1");
+        assert!(check(owned, "builds", builds).is_err());
+        let runner = check(pod(&labels, "TerraformRun", "run-1"), "ns", builds).unwrap();
+        assert_eq!(runner.namespace, "ns", "what a tenant's pod says of other namespaces counts for nothing");
     }
 }

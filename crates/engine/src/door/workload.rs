@@ -133,6 +133,7 @@ fn of_build(registry: &ContainerRegistry) -> Result<ImageBuild, Problem> {
         name: ImageRepository::new(name).map_err(refused_name)?,
         credentials: login(registry),
         base: None,
+        dockerfile: None,
     };
     build.place().map_err(|error| refused(error.to_string()))?;
     Ok(build)

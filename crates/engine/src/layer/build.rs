@@ -2,7 +2,7 @@
 //! it came to is read from the runs: the same wish is the same run, and an image that is known is not built again.
 
 use api::TerraformRun;
-use api::image::{BUILDER, BuiltImage, ImageStatus, PinnedImage};
+use api::image::{BuiltImage, ImageBuilder, ImageStatus, PinnedImage};
 use api::layer::LayerState;
 use api::run::{Action, Trigger, TriggerKind};
 use api::text::{CommitId, ImageTag};
@@ -74,9 +74,25 @@ fn wish(seen: &Observed<'_>, revision: &CommitId) -> Option<Result<BuiltImage, S
     };
     let default = seen.settings.builds.as_ref().and_then(|builds| builds.base.clone());
     let base = asked.base.clone().or(default);
-    let tag = names::built_tag(revision, base.as_ref(), BUILDER);
+    let dockerfile = asked.dockerfile.clone();
+    let builder = match (&seen.settings.builds, &dockerfile) {
+        (Some(builds), None) => builds.builder.kind(),
+        (Some(builds), Some(dockerfile)) => match builds.builder.kind() {
+            ImageBuilder::Kaniko => ImageBuilder::Kaniko,
+            ImageBuilder::Runner => {
+                return Some(Err(format!(
+                    "spec.build.dockerfile is {dockerfile}, and no Dockerfile is executed here; remove it, or let an administrator have \
+                     images built by kaniko, by --build-images kaniko"
+                )));
+            }
+        },
+        // What was built before is still known.
+        (None, Some(_)) => ImageBuilder::Kaniko,
+        (None, None) => ImageBuilder::Runner,
+    };
+    let tag = names::built_tag(revision, base.as_ref(), builder, dockerfile.as_ref());
     let tag = ImageTag::new(tag).ok()?;
-    Some(Ok(BuiltImage { host: place.host, path: place.path, tag, base }))
+    Some(Ok(BuiltImage { host: place.host, path: place.path, tag, base, builder, dockerfile }))
 }
 
 /// The image of a commit that was built as the layer asks for it now.

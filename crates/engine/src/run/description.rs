@@ -10,6 +10,7 @@ use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 
 use super::Observed;
+use crate::Builder;
 
 pub(super) fn describe(
     seen: &Observed<'_>,
@@ -77,13 +78,18 @@ pub(super) fn describe(
 /// Nothing where images are not built any more.
 fn build_order(seen: &Observed<'_>, layer: &TerraformLayer, image: &BuiltImage) -> Option<BuildOrder> {
     let login = layer.spec.build.as_ref()?.credentials.as_ref();
+    let builds = seen.settings.builds.as_ref()?;
     Some(BuildOrder {
         image: image.clone(),
         login: login.map(|login| match &login.key {
             Some(key) => format!("key {key} of Secret {}", login.secret_name),
             None => format!("Secret {}", login.secret_name),
         }),
-        registries: seen.settings.builds.as_ref()?.registries.clone(),
+        registries: builds.registries.clone(),
+        cache: match &builds.builder {
+            Builder::Runner => None,
+            Builder::Kaniko(kaniko) => kaniko.cache.clone(),
+        },
     })
 }
 

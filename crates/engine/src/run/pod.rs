@@ -1,14 +1,27 @@
 //! What the pod of an attempt says about it.
 
-use api::TerraformRun;
+use api::{BUILDER_ACCOUNT, TerraformRun, label};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
-pub(super) fn is_ours(pod: &Pod, run: &TerraformRun) -> bool {
-    pod.metadata
-        .owner_references
-        .iter()
-        .flatten()
-        .any(|owner| owner.kind == "TerraformRun" && Some(&owner.uid) == run.metadata.uid.as_ref())
+/// Whether the pod is the run's: by its owner, which nobody else can name, or in the namespace of builds, where an owner cannot be named, by
+/// labels, which an admission policy lets the controller alone set.
+pub fn is_ours(pod: &Pod, run: &TerraformRun) -> bool {
+    let uid = run.metadata.uid.as_ref();
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let is_owned = owners.any(|owner| owner.kind == "TerraformRun" && Some(&owner.uid) == uid);
+    is_owned || is_builder_of(pod, run)
+}
+
+fn is_builder_of(pod: &Pod, run: &TerraformRun) -> bool {
+    let label = |key: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+    let namespace = pod.metadata.namespace.as_deref();
+    run.metadata.uid.is_some()
+        && namespace != run.metadata.namespace.as_deref()
+        && namespace == Some(super::pod_namespace(run))
+        && account == Some(BUILDER_ACCOUNT)
+        && label(label::RUN_UID) == run.metadata.uid.as_ref()
+        && label(label::RUN_NAMESPACE) == run.metadata.namespace.as_ref()
 }
 
 pub(super) fn has_ended(pod: &Pod) -> bool {

@@ -104,6 +104,7 @@ impl Scene {
                 "take lock"
             }
             Effect::PutDescription(_) => "put description",
+            Effect::CopyLogin(_) => "copy login",
             Effect::Audit(entry) => {
                 self.audit.push(*entry);
                 "audit"

@@ -291,6 +291,7 @@ fn finish(
     let attempt = Attempt {
         number: 0,
         pod_name: "pod".into(),
+        pod_namespace: None,
         description: Sha256::of(b"description"),
         fence: 1,
         bundle: Some(Sha256::of(b"bundle")),

@@ -5,6 +5,7 @@ mod backends;
 mod faulty_tool;
 mod full;
 mod identity;
+mod kaniko;
 mod terragrunt;
 mod undoing;
 
@@ -189,6 +190,7 @@ impl World {
             search_path: std::env::split_paths(&path).chain([tools()]).collect(),
             tools: None,
             provider_mirror: None,
+            kaniko: None,
             inputs: Vec::new(),
             environment: Vec::new(),
             secrets: Vec::new(),

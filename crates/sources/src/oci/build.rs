@@ -239,7 +239,7 @@ fn write_layer(bundle: &Path, directory: &Path) -> Result<Bundle, Error> {
 }
 
 /// What a registry refuses to be told is said in other words than what it refuses to tell.
-fn pushing(error: Error) -> Error {
+pub(super) fn pushing(error: Error) -> Error {
     let (image, why) = match error {
         Error::Unauthorised { image } => (
             image,
@@ -261,6 +261,8 @@ fn pushing(error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use api::image::ImageBuilder;
+
     use super::*;
 
     fn bundle(directory: &Path, entries: &[(&str, &str, u32)]) -> std::path::PathBuf {
@@ -282,6 +284,8 @@ mod tests {
             path: "team/code".to_owned(),
             tag: api::text::ImageTag::new("1").unwrap(),
             base: None,
+            builder: ImageBuilder::Runner,
+            dockerfile: None,
         };
         let archive = bundle(directory, &[("deploy", "#!/bin/sh\n", 0o755), ("live/main.tf", "", 0o644)]);
         let code = write_layer(&archive, directory).unwrap();

@@ -10,6 +10,8 @@ use serde::Deserialize;
 
 /// The key of a Secret of type `kubernetes.io/dockerconfigjson`.
 pub const DOCKER_CONFIG_KEY: &str = ".dockerconfigjson";
+/// The keys that a Docker `config.json` is looked for under, in this order, where none is named.
+pub const DOCKER_CONFIG_KEYS: [&str; 2] = [DOCKER_CONFIG_KEY, "config.json"];
 /// More than any such file holds.
 const LARGEST: usize = 1024 * 1024;
 
@@ -53,7 +55,7 @@ struct Account {
 impl Logins {
     /// Of the data of a Secret.
     pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, InvalidLogins> {
-        let content = data.get(DOCKER_CONFIG_KEY).or_else(|| data.get("config.json"));
+        let content = DOCKER_CONFIG_KEYS.iter().find_map(|key| data.get(*key));
         let content = content.ok_or_else(|| {
             InvalidLogins(format!(
                 "it has no key {DOCKER_CONFIG_KEY}; make it with kubectl create secret docker-registry, or from the config.json of docker login"
@@ -82,6 +84,16 @@ impl Logins {
             }
         }
         Ok(Self(logins))
+    }
+
+    /// Each account with the registry, or the part of one, that it is for.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Login)> {
+        self.0.iter().map(|(entry, login)| (entry.as_str(), login))
+    }
+
+    /// The account for all of a registry.
+    pub(crate) fn of_host(&self, host: &str) -> Option<&Login> {
+        self.0.get(host)
     }
 
     /// The account for an image: that of the longest entry at its host.

@@ -6,6 +6,7 @@ pub mod constraint;
 mod error;
 pub mod login;
 pub mod manifest;
+mod outside;
 mod push;
 pub mod registry;
 
@@ -23,7 +24,8 @@ use tokio::io::AsyncWriteExt;
 
 pub use self::build::Pushed;
 pub use self::error::Error;
-pub use self::login::{InvalidLogins, Logins};
+pub use self::login::{DOCKER_CONFIG_KEYS, InvalidLogins, Logins};
+pub use self::outside::Outside;
 pub use self::registry::{InvalidRegistryRewrite, RegistryRewrite};
 
 use self::constraint::{Constraint, newest, version_of};

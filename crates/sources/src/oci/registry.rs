@@ -57,6 +57,13 @@ impl FromStr for RegistryRewrite {
     }
 }
 
+impl RegistryRewrite {
+    /// The host, where all images there are meant.
+    pub(super) fn whole_registry(&self) -> Option<&str> {
+        (!self.from.contains('/')).then_some(self.from.as_str())
+    }
+}
+
 impl std::fmt::Display for RegistryRewrite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}={}", self.from, self.to)
@@ -104,6 +111,21 @@ impl Target {
         let origin = Url::parse(&format!("{scheme}://{host}/"))
             .map_err(|_| forbidden("its host is not a host name or an address"))?;
         Ok(Self { origin, path: place.path.clone(), is_named: false })
+    }
+
+    /// Host, and port where it is not the scheme's own.
+    pub(super) fn authority(&self) -> String {
+        let host = self.origin.host_str().unwrap_or_default();
+        match self.origin.port() {
+            Some(port) => format!("{host}:{port}"),
+            // What is not told a port takes that of https.
+            None if self.is_in_clear() => format!("{host}:80"),
+            None => host.to_owned(),
+        }
+    }
+
+    pub(super) fn is_in_clear(&self) -> bool {
+        self.origin.scheme() == "http"
     }
 
     /// Whether both are in the same registry.

@@ -25,7 +25,6 @@ use crate::controllers_role::{
     tools_directory,
 };
 use crate::definitions::Definitions;
-use crate::image_builds::Builder;
 use crate::signs::{self, Duty};
 use crate::{environment, kubernetes, metacontroller};
 
@@ -120,13 +119,14 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
     settings.image_interval = options.image_sources.interval();
-    settings.builds = options.image_builds.settings(Builder::Off, &options.image_sources, addresses);
+    let namespaces = options.area.namespaces();
+    settings.builds = options.image_builds.settings(&options.image_sources, addresses, &namespaces)?;
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     settings.told = options.surroundings.told(engine::door::surroundings::Whose::Nobodys);
     Ok(ControllersRole {
         client,
-        namespaces: options.area.namespaces(),
+        namespaces,
         terraforms: metacontroller::keeper_of_terraforms(options.metacontroller_listen),
         datastore,
         git,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use api::text::ObjectName;
 use clap::{Args, Subcommand};
 use datastore::service::{Bucket, FirstKey, KeySource, Keyring, KubeReviewer, Place, router};
 
@@ -49,6 +50,10 @@ pub(crate) struct Options {
 struct Proof {
     #[command(flatten)]
     area: Area,
+    /// The namespace of builds by kaniko, whose pods say by their labels whose they are. Only where an admission policy lets nobody but the
+    /// controllers set these
+    #[arg(long, value_name = "NAME")]
+    build_namespace: Option<ObjectName>,
     /// With --namespaces, who signs the cluster's tokens, where the API server does not tell service accounts
     #[arg(long, value_name = "URL", requires = "issuer_keys", requires = "namespaces")]
     issuer: Option<String>,
@@ -60,6 +65,10 @@ struct Proof {
 impl Proof {
     /// TokenReviews are a right over the whole cluster; with namespaces of its own a datastore does without.
     fn reviewer(&self, client: kube::Client) -> KubeReviewer {
+        self.judge(client).with_builds(self.build_namespace.as_ref().map(ToString::to_string))
+    }
+
+    fn judge(&self, client: kube::Client) -> KubeReviewer {
         let Some(namespaces) = self.area.named() else { return KubeReviewer::new(client) };
         let source = match (&self.issuer, &self.issuer_keys) {
             (Some(issuer), Some(keys)) => KeySource::File { issuer: issuer.clone(), keys: keys.clone() },

@@ -31,6 +31,7 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         search_path: std::env::split_paths(&path).collect(),
         tools: options.tools_dir,
         provider_mirror: options.provider_mirror,
+        kaniko: options.kaniko,
         inputs: inputs(),
         environment,
         secrets: Vec::new(),

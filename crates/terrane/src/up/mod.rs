@@ -36,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
 use crate::controllers_role::{Candidacy, ControllersRole, Offices};
-use crate::image_builds::Builder;
 use crate::signs::{self, Duty};
 use crate::stored::Stored;
 use crate::{demo, environment, local_node, metacontroller};
@@ -247,8 +246,7 @@ fn controllers(
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     settings.image_interval = options.image_sources.interval();
-    settings.builds =
-        options.image_builds.settings(Builder::Runner, &options.image_sources, Addresses::OwnToo);
+    settings.builds = options.image_builds.settings(&options.image_sources, Addresses::OwnToo);
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     settings.told = options.surroundings.told(engine::door::surroundings::Whose::All);
