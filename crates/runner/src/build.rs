@@ -47,10 +47,11 @@ impl Builder {
         }
     }
 
+    /// Each apart: whoever may build has no room on its stack for what both take.
     async fn build(&self, work: &Work<'_>, site: &Site<'_>) -> Step<Pushed> {
         match self {
-            Self::Own => own::build(work, site).await,
-            Self::Kaniko(kaniko) => kaniko.build(work, site).await,
+            Self::Own => Box::pin(own::build(work, site)).await,
+            Self::Kaniko(kaniko) => Box::pin(kaniko.build(work, site)).await,
         }
     }
 }
