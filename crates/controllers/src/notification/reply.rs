@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn an_answer_ends_where_it_says_so() {
-        let cases: [(&[u8], Option<(u16, &[&str], usize)>); 7] = [
+        type Whole<'a> = (u16, &'a [&'a str], usize);
+        let cases: [(&[u8], Option<Whole<'_>>); 7] = [
             (b"", None),
             (b"250 ok", None),
             (b"250 ok\r\n", Some((250, &["ok"], 8))),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::template::Declared;
 use api::text::{CommitId, ImageDigest, Sha256};
 use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
-use engine::repository::Look;
+use engine::repository::{Heads, Look};
 use engine::{Read, image};
 use futures::channel::mpsc;
 use jiff::Timestamp;
@@ -508,10 +508,21 @@ mod tests {
         }
     }
 
+    fn place() -> Place {
+        Place {
+            uid: "code".to_owned(),
+            name: "code".to_owned(),
+            namespace: "default".to_owned(),
+            url: GitUrl::new("https://forge.example/x").unwrap(),
+            secret: None,
+            ssh_key: None,
+        }
+    }
+
     #[test]
     fn who_wants_the_latest_is_answered_by_a_look_that_began_later() {
         let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
-        let Whose::Repository(place) = question("code", "1").whose() else { return };
+        let place = place();
         let layer = |name: &str| Waiting::Layer { namespace: "default".to_owned(), name: name.to_owned() };
         let ends = |found: Result<Heads, String>| {
             let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
@@ -537,14 +548,7 @@ mod tests {
     #[test]
     fn a_wish_is_answered_by_a_look_that_was_begun_for_it_and_succeeded() {
         let desk = Desk::over(Arc::new(Nobody), Timestamp::now);
-        let place = Place {
-            uid: "code".to_owned(),
-            name: "code".to_owned(),
-            namespace: "default".to_owned(),
-            url: GitUrl::new("https://forge.example/x").unwrap(),
-            secret: None,
-            ssh_key: None,
-        };
+        let place = place();
         let wish = |second| Some(Timestamp::from_second(second).unwrap());
         let end = |found: Result<Heads, String>| {
             let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };

@@ -1,5 +1,6 @@
 //! Layers: lists, one with all that is shown of it, and what can be wished of one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{TerraformLayer, annotation};
@@ -143,10 +144,8 @@ pub(crate) async fn sync(
     }
     let (key, kind) = if how.refresh_only { (annotation::LOOK, "look") } else { (annotation::SYNC, "sync") };
     let text = Timestamp::now().to_string();
-    let mut wish = json!({ key: text });
-    if !how.refresh_only && !how.known {
-        wish[annotation::LATEST] = json!(text);
-    }
+    let latest = (!how.refresh_only && !how.known).then_some((annotation::LATEST, &text));
+    let wish: BTreeMap<_, _> = [(key, &text)].into_iter().chain(latest).collect();
     let wish = json!({ "metadata": { "annotations": wish } });
     let layer = service.patch_layer(&may, seen, wish, "ask for a plan of").await?;
     let answer = Wished { token: format!("{kind}:{text}"), layer: Layer::from(&layer) };

@@ -135,8 +135,8 @@ fn account(login: &Login) -> Value {
 impl Logins {
     /// What must be shown to nobody.
     pub fn secrets(&self) -> Vec<SecretString> {
-        let secret = |(_, login)| match login {
-            &Login::Password { ref password, .. } => password.clone(),
+        let secret = |(_, login): (&str, &Login)| match login {
+            Login::Password { password, .. } => password.clone(),
             Login::Refresh(token) | Login::Bearer(token) => token.clone(),
         };
         self.entries().map(secret).collect()

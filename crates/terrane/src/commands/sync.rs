@@ -1,5 +1,7 @@
 //! `terrane sync`: a plan now.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, bail};
 use api::layer::TerraformLayerStatus;
 use api::{TerraformLayer, annotation};
@@ -70,10 +72,8 @@ pub(super) async fn ask(
         );
     }
     let text = Timestamp::now().to_string();
-    let mut annotations = json!({ wish.annotation(): text });
-    if wish == Wish::Plan {
-        annotations[annotation::LATEST] = json!(text);
-    }
+    let latest = (wish == Wish::Plan).then_some((annotation::LATEST, &text));
+    let annotations: BTreeMap<_, _> = [(wish.annotation(), &text)].into_iter().chain(latest).collect();
     let annotations = json!({ "metadata": { "annotations": annotations } });
     let layer = Api::<TerraformLayer>::namespaced(client.clone(), namespace)
         .patch(name, &PatchParams::default(), &Patch::Merge(annotations))
