@@ -4,10 +4,10 @@
 # Runs SCRIPT by SHELL in the image NAME, as a pod of the level `restricted`: image_says NAME PULL-POLICY SHELL SCRIPT
 image_says() { image_runs "$1" "$2" "[$3, -c, '$4']"; }
 
-# The builder's image has no shell, and its program is not where others look for one.
-builder_says_version() { image_runs "$1" "$2" "[/kaniko/lib/ld.so, --library-path, /kaniko/lib, /kaniko/terrane, --version]"; }
+# The builder's image has no shell, and its program is not where others look for one. It is made for root, which this level refuses.
+builder_says_version() { image_runs "$1" "$2" "[/kaniko/lib/ld.so, --library-path, /kaniko/lib, /kaniko/terrane, --version]" "runAsUser: 65532, "; }
 
-# image_runs NAME PULL-POLICY COMMAND
+# image_runs NAME PULL-POLICY COMMAND [MORE]
 image_runs() {
     local pod
     pod=image-$(md5sum <<<"$1" | cut -c1-8)
@@ -18,7 +18,7 @@ metadata: {name: $pod, namespace: images}
 spec:
   restartPolicy: Never
   automountServiceAccountToken: false
-  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+  securityContext: {${4:-}runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
   containers:
   - name: main
     image: $1
