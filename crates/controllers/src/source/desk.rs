@@ -150,23 +150,8 @@ impl Desk {
     /// The newest look at a repository, and whether another is under way.
     pub(crate) fn look(&self, place: &Place) -> (Option<Look>, bool) {
         let findings = locked(&self.findings);
-        match findings.get(&Question::Heads(place.clone())) {
-            Some(finding) => {
-                let look = match &finding.answer {
-                    Some(Answer::Heads(look)) => Some(look.clone()),
-                    Some(
-                        Answer::Relevant(_)
-                        | Answer::Bundle(_)
-                        | Answer::Declared(_)
-                        | Answer::Image(_)
-                        | Answer::Failed { .. },
-                    )
-                    | None => None,
-                };
-                (look, finding.asked)
-            }
-            None => (None, false),
-        }
+        let Some(finding) = findings.get(&Question::Heads(place.clone())) else { return (None, false) };
+        (finding.answer.as_ref().and_then(Answer::heads).cloned(), finding.asked)
     }
 
     /// Asks the remote for its heads; the repository is told when they are there.
@@ -199,18 +184,10 @@ impl Desk {
             }
         };
         let ended = finding.asks - u64::from(finding.asked);
-        if ended >= answers {
-            match &finding.answer {
-                Some(Answer::Heads(look)) => return Some(look.found.clone()),
-                Some(
-                    Answer::Relevant(_)
-                    | Answer::Bundle(_)
-                    | Answer::Declared(_)
-                    | Answer::Image(_)
-                    | Answer::Failed { .. },
-                )
-                | None => {}
-            }
+        if ended >= answers
+            && let Some(look) = finding.answer.as_ref().and_then(Answer::heads)
+        {
+            return Some(look.found.clone());
         }
         // The repository writes down what was seen, and the layer goes by that.
         let repository = Waiting::Repository { namespace: place.namespace.clone(), name: place.name.clone() };

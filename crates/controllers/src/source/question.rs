@@ -64,3 +64,16 @@ pub(super) enum Answer {
         until: Timestamp,
     },
 }
+
+impl Answer {
+    pub(super) fn heads(&self) -> Option<&Look> {
+        match self {
+            Self::Heads(look) => Some(look),
+            Self::Relevant(_)
+            | Self::Bundle(_)
+            | Self::Declared(_)
+            | Self::Image(_)
+            | Self::Failed { .. } => None,
+        }
+    }
+}
