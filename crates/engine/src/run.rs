@@ -67,9 +67,18 @@ pub struct Observed<'a> {
     pub described: Read<&'a Description>,
     /// Why the API would not have the pod of the attempt that is under way; known in the round that tried to make it.
     pub refused: Option<&'a str>,
-    /// Why the datastore has no room for what an attempt needs to begin; known in the round that tried to store it.
-    pub full: Option<&'a str>,
+    /// Why the datastore does not take what an attempt needs to begin; known in the round that tried to store it.
+    pub lack: Option<&'a Lack>,
     pub settings: &'a Settings,
+}
+
+/// What is wrong with the datastore, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lack {
+    /// It has no room.
+    Room(String),
+    /// It does not answer, or not as it should.
+    Answer(String),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -193,6 +202,8 @@ const STATE_LOCKED: &str = "StateLocked";
 const QUEUED: &str = "Queued";
 /// The reason of a run that waits for room in the datastore.
 pub(crate) const DATASTORE_FULL: &str = "DatastoreFull";
+/// The reason of a run that waits for the datastore to answer.
+pub(crate) const DATASTORE_UNAVAILABLE: &str = "DatastoreUnavailable";
 /// The reason of a run whose pod the API would not have.
 pub(crate) const POD_REFUSED: &str = "PodRefused";
 /// The reason of a run whose pod is there and cannot start.
@@ -355,8 +366,12 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
             return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
         }
     };
-    if let Some(why) = seen.full {
-        let waiting = progress(seen, status, before_attempt(status), DATASTORE_FULL, why);
+    if let Some(lack) = seen.lack {
+        let (reason, why) = match lack {
+            Lack::Room(why) => (DATASTORE_FULL, why),
+            Lack::Answer(why) => (DATASTORE_UNAVAILABLE, why),
+        };
+        let waiting = progress(seen, status, before_attempt(status), reason, why);
         return Decision { effects: vec![set(waiting)], wake: wait(seen, LOCK_AGAIN) };
     }
     let Some(wanted) = describe(seen, layer, repository, bundle, number, fence) else {

@@ -1,5 +1,6 @@
 //! The run controller's loop. It is the only one that makes pods.
 
+mod asking;
 mod lock;
 mod login;
 mod observe;
@@ -13,7 +14,7 @@ use api::{TerraformLayer, TerraformRun, TerraformRunStatus, annotation, conditio
 use datastore::{Artefact, Attempt, client};
 use engine::manifests::POD_FINALIZER;
 use engine::queue::Slot;
-use engine::run::{Decision, Effect, decide, home, is_at_rest, is_ours, pod_namespace};
+use engine::run::{Decision, Effect, Lack, decide, home, is_at_rest, is_ours, pod_namespace};
 use engine::{Read, Settings, Wake};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,7 +24,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tracing::Instrument;
 
-use crate::error::{Error, doing, storing};
+use self::asking::ask;
+use crate::error::{Class, Error, doing, storing};
 use crate::feed::{Forget, Handle};
 use crate::queue::{Fleet, Next};
 use crate::turn::Turn;
@@ -109,7 +111,7 @@ async fn act_on(
                 seen.run = *run;
                 seen.refused = Some(why);
             }
-            Acted::Full { why } => seen.full = Some(why),
+            Acted::Lacking(lack) => seen.lack = Some(lack),
         }
         decision = decide(&seen.view(now, &context.settings, slot.clone()));
     }
@@ -147,10 +149,8 @@ enum Acted {
         run: Box<TerraformRun>,
         why: String,
     },
-    /// The attempt is not written down: the datastore has no room for what it needs to begin.
-    Full {
-        why: String,
-    },
+    /// The attempt is not written down: the datastore does not take what it needs to begin.
+    Lacking(Lack),
 }
 
 async fn act(
@@ -171,12 +171,15 @@ async fn act(
             Effect::PutDescription(description) => match put_description(description, context).await {
                 Ok(None) => {}
                 Ok(Some(stored)) => return Ok(Acted::Described(Box::new(stored))),
-                Err(error) => return full(error),
+                Err(error) => return lacking(error, context),
             },
             Effect::Audit(entry) => {
-                let doing = storing("write down what is about to be changed");
-                if let Err(error) = context.datastore.audit_append(entry).await.map_err(doing) {
-                    return full(error);
+                const DOING: &str = "write down what is about to be changed";
+                let stored =
+                    ask(&context.datastore, DOING, async |datastore| datastore.audit_append(entry).await)
+                        .await;
+                if let Err(error) = stored.map_err(storing(DOING)) {
+                    return lacking(error, context);
                 }
             }
             Effect::SetStatus(next) => run = set_status(run, next, context).await?,
@@ -194,10 +197,19 @@ async fn act(
     Ok(Acted::Whole)
 }
 
-/// A datastore without room is for a person to see, and to be asked again only after a while; any other failure passes or is a fault.
-fn full(error: Error) -> Result<Acted, Error> {
+/// A datastore that has no room, or does not answer, is for a person to see, and to be asked again only after a while; any other failure passes
+/// or is a fault.
+fn lacking(error: Error, context: &Context) -> Result<Acted, Error> {
     match error {
-        Error::Datastore { source, .. } if source.is_full() => Ok(Acted::Full { why: source.to_string() }),
+        Error::Datastore { source, .. } if source.is_full() => {
+            Ok(Acted::Lacking(Lack::Room(source.to_string())))
+        }
+        Error::Datastore { source, .. } if source.is_transient() => {
+            // An administrator is told by figures and the log, whether or not somebody looks at the layer.
+            context.metrics.failed("TerraformRun", Class::Transient);
+            tracing::warn!(error = %source, "a run cannot begin: the datastore does not answer");
+            Ok(Acted::Lacking(Lack::Answer(source.to_string())))
+        }
         other => Err(other),
     }
 }
@@ -210,9 +222,12 @@ pub(crate) fn canceled_by(layer: TerraformLayer) -> Option<ObjectRef<Handle<Terr
 
 /// The answer is what was stored for the attempt before, where that is something else.
 async fn put_description(description: &Description, context: &Context) -> Result<Option<Description>, Error> {
+    const DOING: &str = "store what the runner is to do";
     let attempt = Attempt::new(&*description.run_uid, description.attempt).map_err(Error::BadUid)?;
     let content = description.to_bytes().into();
-    let refused = match context.datastore.artefact_put(&attempt, Artefact::Spec, content).await {
+    let put =
+        async |datastore: client::Client| datastore.artefact_put(&attempt, Artefact::Spec, content).await;
+    let refused = match ask(&context.datastore, DOING, put).await {
         Ok(()) => return Ok(None),
         Err(error) => error,
     };
@@ -221,7 +236,7 @@ async fn put_description(description: &Description, context: &Context) -> Result
     {
         return Ok(Some(stored));
     }
-    Err(storing("store what the runner is to do")(refused))
+    Err(storing(DOING)(refused))
 }
 
 async fn set_status(

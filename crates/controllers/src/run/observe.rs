@@ -5,14 +5,15 @@ use api::image::{ImagePlace, PinnedImage};
 use api::inputs::DigestKey;
 use api::text::Sha256;
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
-use datastore::{Artefact, Attempt};
+use datastore::{Artefact, Attempt, Client};
 use engine::queue::Slot;
-use engine::run::{Lock, Observed, can_still_work, obstacle};
+use engine::run::{Lack, Lock, Observed, can_still_work, obstacle};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 
+use super::asking::ask;
 use super::lock;
 use crate::error::{Error, doing, storing};
 use crate::source::{ImageAt, Place, Waiting};
@@ -31,8 +32,8 @@ pub(super) struct Seen {
     pub(super) described: Read<Description>,
     /// Known once the API refused the pod in this round.
     pub(super) refused: Option<String>,
-    /// Known once the datastore had no room in this round.
-    pub(super) full: Option<String>,
+    /// Known once the datastore did not take something in this round.
+    pub(super) lack: Option<Lack>,
 }
 
 impl Seen {
@@ -50,7 +51,7 @@ impl Seen {
             slot: Read::Present(slot),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
-            full: self.full.as_deref(),
+            lack: self.lack.as_ref(),
             settings,
         }
     }
@@ -118,7 +119,7 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
         digest_key,
         described,
         refused: None,
-        full: None,
+        lack: None,
     })
 }
 
@@ -172,7 +173,8 @@ async fn observe_outcome(
         tracing::warn!(run = run.name_any(), attempt, %error, "the result could not be read and is asked for again");
         Read::Unknown
     };
-    Ok(match context.datastore.artefact_get(&key, Artefact::Result, OUTCOME_LIMIT).await {
+    let get = async |datastore: Client| datastore.artefact_get(&key, Artefact::Result, OUTCOME_LIMIT).await;
+    Ok(match ask(&context.datastore, "read a result", get).await {
         Ok(None) => Read::Absent,
         Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
             Ok(outcome) => Read::Present(outcome),
@@ -187,8 +189,9 @@ const DESCRIPTION_LIMIT: u64 = 1024 * 1024;
 
 /// What the runner of an attempt was told, if it was told anything. One that cannot be understood is as good as unread.
 pub(super) async fn description(attempt: &Attempt, context: &Context) -> Result<Option<Description>, Error> {
-    let doing = || storing("read what the runner was told before");
-    let bytes =
-        context.datastore.artefact_get(attempt, Artefact::Spec, DESCRIPTION_LIMIT).await.map_err(doing())?;
+    const DOING: &str = "read what the runner was told before";
+    let get =
+        async |datastore: Client| datastore.artefact_get(attempt, Artefact::Spec, DESCRIPTION_LIMIT).await;
+    let bytes = ask(&context.datastore, DOING, get).await.map_err(storing(DOING))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::history::{Plan, ready_message};
 use crate::Wake;
-use crate::run::{DATASTORE_FULL, POD_NOT_STARTING, POD_REFUSED, POD_UNSCHEDULABLE};
+use crate::run::{DATASTORE_FULL, DATASTORE_UNAVAILABLE, POD_NOT_STARTING, POD_REFUSED, POD_UNSCHEDULABLE};
 
 pub(super) struct Need {
     pub(super) state: LayerState,
@@ -123,6 +123,7 @@ pub(super) fn obstacle(run: &TerraformRun) -> Option<(&'static str, Standing, &s
         "SourceUnavailable" if !is_paused => ("SourceUnavailable", Standing::Stuck),
         "StateLocked" if !is_paused => ("StateLocked", Standing::Working),
         DATASTORE_FULL if !is_paused => (DATASTORE_FULL, Standing::Stuck),
+        DATASTORE_UNAVAILABLE if !is_paused => (DATASTORE_UNAVAILABLE, Standing::Stuck),
         POD_REFUSED => (POD_REFUSED, Standing::Stuck),
         POD_NOT_STARTING => (POD_NOT_STARTING, Standing::Stuck),
         POD_UNSCHEDULABLE => (POD_UNSCHEDULABLE, Standing::Working),

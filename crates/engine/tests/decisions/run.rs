@@ -10,7 +10,7 @@ use api::run::{Action, RunState};
 use api::text::Sha256;
 use api::{TerraformRun, TerraformRunStatus};
 use engine::queue::{Limit, Slot, Urgency};
-use engine::run::{Decision, Effect, Lock, Observed, decide, is_at_rest, is_done_with, waiting};
+use engine::run::{Decision, Effect, Lack, Lock, Observed, decide, is_at_rest, is_done_with, waiting};
 use engine::{Read, Settings};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,7 +28,7 @@ pub(crate) struct Scene {
     pub(crate) slot: Read<Slot>,
     pub(crate) described: Read<Description>,
     pub(crate) refused: Option<String>,
-    pub(crate) full: Option<String>,
+    pub(crate) lack: Option<Lack>,
     pub(crate) digest_key: DigestKey,
     pub(crate) settings: Settings,
     pub(crate) now: Timestamp,
@@ -55,7 +55,7 @@ pub(crate) fn scene(action: Action) -> Scene {
         slot: Read::Present(Slot::Free),
         described: Read::Unknown,
         refused: None,
-        full: None,
+        lack: None,
         digest_key: DigestKey::new([1; DigestKey::LENGTH]),
         settings: settings(),
         audit: Vec::new(),
@@ -81,7 +81,7 @@ impl Scene {
             slot: self.slot.clone(),
             described: self.described.as_ref(),
             refused: self.refused.as_deref(),
-            full: self.full.as_deref(),
+            lack: self.lack.as_ref(),
             settings: &self.settings,
         }
     }
@@ -360,25 +360,27 @@ fn a_pod_whose_image_cannot_be_pulled_is_told_of_and_goes_when_another_image_is_
 }
 
 #[test]
-fn a_datastore_without_room_is_told_of_before_anything_begins_and_room_is_all_it_takes() {
+fn a_datastore_that_takes_nothing_is_told_of_before_anything_begins_and_no_attempt_is_spent_on_it() {
     for action in [Action::Plan, Action::Apply] {
-        let mut scene = scene(action);
-        if action == Action::Apply {
-            assert_eq!(scene.step(), ["take lock"]);
+        for (lack, expected) in [
+            (Lack::Room("the datastore is full".into()), ("DatastoreFull", "the datastore is full")),
+            (Lack::Answer("it is away".into()), ("DatastoreUnavailable", "it is away")),
+        ] {
+            let mut scene = scene(action);
+            if action == Action::Apply {
+                assert_eq!(scene.step(), ["take lock"]);
+            }
+            scene.lack = Some(lack);
+            assert_eq!(scene.step(), ["set status"]);
+            assert!(scene.status().attempts.is_empty());
+            let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
+            assert_eq!((ready.reason.as_str(), ready.message.as_str()), expected);
+            scene.lack = None;
+            while scene.status().attempts.is_empty() {
+                scene.step();
+            }
+            assert_eq!(scene.status().attempts.len(), 1);
         }
-        scene.full = Some("the datastore is full".into());
-        assert_eq!(scene.step(), ["set status"]);
-        assert!(scene.status().attempts.is_empty(), "no attempt is spent on it");
-        let ready = api::condition::find(&scene.status().conditions, "Ready").cloned().unwrap();
-        assert_eq!(
-            (ready.reason.as_str(), ready.message.as_str()),
-            ("DatastoreFull", "the datastore is full")
-        );
-        scene.full = None;
-        while scene.status().attempts.is_empty() {
-            scene.step();
-        }
-        assert_eq!(scene.status().attempts.len(), 1);
     }
 }
 

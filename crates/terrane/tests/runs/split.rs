@@ -14,7 +14,7 @@ use api::{
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use node::isolation::Isolation;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::json;
@@ -250,7 +250,9 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
     people_are_served(&roles, address).await;
     a_large_state_is_not_held_in_memory(&roles, &datastore, address).await;
     a_full_disk_is_told_and_room_is_all_it_takes(&roles, &datastore, address).await;
-    drop((_controller, _node, datastore, roles));
+    drop(datastore);
+    a_datastore_that_is_away_is_told(&roles).await;
+    drop((_controller, _node, roles));
     ground.end().await;
 }
 
@@ -309,11 +311,7 @@ async fn a_full_disk_is_told_and_room_is_all_it_takes(
     let (code, said) = roles.put(url.clone(), bundle.clone()).await;
     assert_eq!((code, said), (507, json!({ "message": message }).to_string()));
     roles.declare("two", json!({})).await;
-    let ready = |layer: &TerraformLayer| {
-        let conditions = layer.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        condition::find(conditions, "Ready").cloned()
-    };
-    let is_told = |layer: &TerraformLayer| ready(layer).is_some_and(|ready| ready.reason == "DatastoreFull");
+    let is_told = |layer: &TerraformLayer| is_ready_because(layer, "DatastoreFull");
     let two = layer_until(&roles.ground.client, "two", "told that the datastore is full", is_told).await;
     assert!(why(&two).contains("the datastore is full"), "{}", why(&two));
 
@@ -321,4 +319,18 @@ async fn a_full_disk_is_told_and_room_is_all_it_takes(
     drop(file);
     assert_eq!(roles.put(url, bundle).await, (201, String::new()));
     layer_until(&roles.ground.client, "two", "planned when there is room", is("Ready")).await;
+}
+
+async fn a_datastore_that_is_away_is_told(roles: &Roles<'_>) {
+    let wish = json!({ "metadata": { "annotations": { "terrane.dev/sync": "away" } } });
+    let layers = Api::<TerraformLayer>::namespaced(roles.ground.client.clone(), "default");
+    layers.patch("two", &PatchParams::default(), &Patch::Merge(wish)).await.unwrap();
+    let is_told = |layer: &TerraformLayer| is_ready_because(layer, "DatastoreUnavailable");
+    let two = layer_until(&roles.ground.client, "two", "told that the datastore is away", is_told).await;
+    assert!(why(&two).contains("the datastore could not be reached"), "{}", why(&two));
+}
+
+fn is_ready_because(layer: &TerraformLayer, reason: &str) -> bool {
+    let conditions = layer.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    condition::find(conditions, "Ready").is_some_and(|ready| ready.reason == reason)
 }
