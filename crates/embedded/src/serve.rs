@@ -39,7 +39,7 @@ use crate::lifecycle::catalog::Registered;
 use crate::lifecycle::{self, Lifecycle};
 use crate::store::{self, Store};
 use secrets::Authority;
-use tls::{FromFiles, Tls};
+use tls::{FromFiles, InClear, Tls};
 
 pub use connections::Limits;
 pub use listen::{Certificates, DEFAULT_PORT, Error as ListenError, Listen, bind};
@@ -281,6 +281,17 @@ pub async fn serve_with(
         () = tls.keep_fresh() => {}
     }
     Ok(())
+}
+
+/// The same in clear: on loopback, or where something in front encrypts. Callers have the same limits.
+pub async fn serve_in_clear(
+    listener: TcpListener,
+    router: Router,
+    stop: CancellationToken,
+    farewell: Duration,
+) {
+    let limits = Limits { farewell, ..Limits::default() };
+    connections::serve(listener, Arc::new(InClear), router, limits, stop).await;
 }
 
 /// Fails if another process has the data directory, and names it. Changes nothing in there.

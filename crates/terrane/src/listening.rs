@@ -92,10 +92,10 @@ impl Door {
                         .await
                         .context("the HTTP service")
                 }
-                None => axum::serve(self.listener, service)
-                    .with_graceful_shutdown(stop.clone().cancelled_owned())
-                    .await
-                    .context("the HTTP service"),
+                None => {
+                    embedded::serve::serve_in_clear(self.listener, service, stop.clone(), FAREWELL).await;
+                    Ok(())
+                }
             }
         };
         let mut serving = std::pin::pin!(serving);
@@ -126,6 +126,16 @@ impl Door {
 
 /// For requests under way when a role is told to stop. Well below the time that Kubernetes gives a pod.
 const FAREWELL: Duration = Duration::from_secs(20);
+
+/// Serves in clear for as long as the process works, with the limits that each caller has: `service` in words.
+pub(crate) async fn serve_for_ever(
+    listener: TcpListener,
+    router: Router,
+    service: &'static str,
+) -> anyhow::Result<()> {
+    embedded::serve::serve_in_clear(listener, router, CancellationToken::new(), Duration::ZERO).await;
+    bail!("{service} ended")
+}
 
 /// Whether a role was told to stop and only finishes what it is doing. Cheap to clone; all clones are the same.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::{Terraform, TerraformLayer, TerraformRepository};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -26,6 +26,8 @@ use serde_json::Value;
 use server::Refusal;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+
+use crate::listening::serve_for_ever;
 
 /// The largest request: a Terraform and its two objects, each as large as an API takes them, and the CompositeController.
 const LARGEST: usize = 8 * 1024 * 1024;
@@ -97,10 +99,8 @@ pub(crate) async fn serve(
     let Some(listener) = listener else { return std::future::pending().await };
     let address = listener.local_addr().context("find the address for metacontroller")?;
     tracing::info!(%address, "answering metacontroller; Terraforms are left to it");
-    match axum::serve(listener, router(client, settings, PATIENCE)).await {
-        Ok(()) => bail!("the HTTP service for metacontroller ended"),
-        Err(error) => Err(error).context("the HTTP service for metacontroller"),
-    }
+    let service = router(client, settings, PATIENCE);
+    serve_for_ever(listener, service, "the HTTP service for metacontroller").await
 }
 
 async fn sync(State(service): State<Service>, request: Request) -> Result<Response, Refusal> {

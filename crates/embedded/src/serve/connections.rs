@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listen::is_loopback;
 use super::stall::Impatient;
-use super::tls::{Came, Encryption};
+use super::tls::{Came, Encryption, Spoken};
 
 /// What one client, or many, may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,8 +117,8 @@ async fn serve_one<E: Encryption>(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection keeps its delay");
     }
-    let stream = match timeout(limits.patience, tls.acceptor(came).accept(stream)).await {
-        Ok(Ok(stream)) => stream,
+    let (stream, spoken) = match timeout(limits.patience, tls.wrap(came, stream)).await {
+        Ok(Ok(wrapped)) => wrapped,
         Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
         Err(_) => return tracing::debug!("a TLS handshake took too long"),
     };
@@ -134,6 +134,11 @@ async fn serve_one<E: Encryption>(
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(limits.header_bytes)
         .keep_alive_interval(Duration::from_secs(30));
+    // Whoever says nothing is waited for by the timers of these; finding out what is spoken would have none.
+    let builder = match spoken {
+        Spoken::Http1 => builder.http1_only(),
+        Spoken::Http2 => builder.http2_only(),
+    };
     let service = TowerToHyperService::new(router);
     let stream = TokioIo::new(Impatient::new(stream, limits.stall));
     let connection = builder.serve_connection(stream, service);

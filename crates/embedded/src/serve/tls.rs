@@ -1,6 +1,7 @@
 //! TLS of the port: the generated certificate for this machine, the given one for others, each replaced without a restart.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::listen::Certificates;
 use super::secrets::{self, Authority, ServerCertificate};
@@ -35,8 +39,45 @@ pub enum Error {
 
 /// How connections of a port are encrypted.
 pub(super) trait Encryption: Send + Sync + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
     /// For a connection that came in on loopback, or on an address that others reach.
-    fn acceptor(&self, came: Came) -> TlsAcceptor;
+    fn wrap(
+        &self,
+        came: Came,
+        stream: TcpStream,
+    ) -> impl Future<Output = io::Result<(Self::Stream, Spoken)>> + Send;
+}
+
+/// What both sides speak from the first byte on. Nobody has to be waited for to find out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spoken {
+    Http1,
+    Http2,
+}
+
+/// Not at all: on loopback, or where something in front does.
+pub(super) struct InClear;
+
+impl Encryption for InClear {
+    type Stream = TcpStream;
+
+    fn wrap(
+        &self,
+        _came: Came,
+        stream: TcpStream,
+    ) -> impl Future<Output = io::Result<(TcpStream, Spoken)>> + Send {
+        std::future::ready(Ok((stream, Spoken::Http1)))
+    }
+}
+
+async fn encrypted(accepting: tokio_rustls::Accept<TcpStream>) -> io::Result<(TlsStream<TcpStream>, Spoken)> {
+    let stream = accepting.await?;
+    let spoken = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => Spoken::Http2,
+        Some(_) | None => Spoken::Http1,
+    };
+    Ok((stream, spoken))
 }
 
 /// One certificate from files, read again when they change.
@@ -65,8 +106,14 @@ impl FromFiles {
 }
 
 impl Encryption for FromFiles {
-    fn acceptor(&self, _came: Came) -> TlsAcceptor {
-        self.acceptor.clone()
+    type Stream = TlsStream<TcpStream>;
+
+    fn wrap(
+        &self,
+        _came: Came,
+        stream: TcpStream,
+    ) -> impl Future<Output = io::Result<(Self::Stream, Spoken)>> + Send {
+        encrypted(self.acceptor.accept(stream))
     }
 }
 
@@ -192,12 +239,24 @@ impl Tls {
     }
 }
 
-impl Encryption for Tls {
-    fn acceptor(&self, came: Came) -> TlsAcceptor {
+impl Tls {
+    fn acceptor(&self, came: Came) -> &TlsAcceptor {
         match (came, &self.given_acceptor) {
-            (Came::FromElsewhere, Some(given)) => given.clone(),
-            (Came::FromHere, _) | (Came::FromElsewhere, None) => self.own_acceptor.clone(),
+            (Came::FromElsewhere, Some(given)) => given,
+            (Came::FromHere, _) | (Came::FromElsewhere, None) => &self.own_acceptor,
         }
+    }
+}
+
+impl Encryption for Tls {
+    type Stream = TlsStream<TcpStream>;
+
+    fn wrap(
+        &self,
+        came: Came,
+        stream: TcpStream,
+    ) -> impl Future<Output = io::Result<(Self::Stream, Spoken)>> + Send {
+        encrypted(self.acceptor(came).accept(stream))
     }
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use api::text::Sha256;
 use axum::Router;
 use axum::routing::get;
@@ -25,6 +25,7 @@ use crate::controllers_role::{
     tools_directory,
 };
 use crate::definitions::Definitions;
+use crate::listening::serve_for_ever;
 use crate::signs::{self, Duty};
 use crate::{environment, kubernetes, metacontroller};
 
@@ -46,10 +47,7 @@ pub(crate) async fn run(options: Controller) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving health and metrics");
     tokio::select! {
-        ended = axum::serve(listener, service) => match ended {
-            Ok(()) => bail!("the HTTP service ended"),
-            Err(error) => Err(error).context("the HTTP service"),
-        },
+        ended = serve_for_ever(listener, service, "the HTTP service") => ended,
         ended = metacontroller::serve(for_metacontroller, client.clone(), Arc::clone(&role.settings)) => ended,
         ended = lead(&role, candidacy, &definitions, &stop) => ended.context("the controllers"),
         () = told_twice(&stop) => {

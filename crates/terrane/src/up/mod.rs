@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
 use crate::controllers_role::{Candidacy, ControllersRole, Offices};
+use crate::listening::serve_for_ever;
 use crate::signs::{self, Duty};
 use crate::stored::Stored;
 use crate::{demo, environment, local_node, metacontroller};
@@ -115,8 +116,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         tokio::select! {
             error = server.ended() => Err(error).context("the Kubernetes API"),
             ended = ending("the process node", node.node.run(node_client)) => ended,
-            ended = ending("the HTTP service", serve(listener, for_people)) => ended,
-            ended = ending("the HTTP service for runners", serve(for_runners, service)) => ended,
+            ended = serve_for_ever(listener, for_people, "the HTTP service") => ended,
+            ended = serve_for_ever(for_runners, service, "the HTTP service for runners") => ended,
             ended = metacontroller::serve(for_metacontroller, context.client.clone(), Arc::clone(&context.settings)) => ended,
             () = people.keeping => bail!("the HTTP service no longer follows what changes"),
             () = token::keep(&administrator, &tokens) => bail!("the tokens for the datastore are no longer renewed"),
@@ -205,10 +206,6 @@ async fn http_service(
     let stored = Stored::new(&place, objects.clone());
     let parts = datastore::service::Options { objects, keys, reviewer };
     Ok((datastore::service::router(parts), stored))
-}
-
-async fn serve(listener: TcpListener, service: Router) -> std::io::Result<()> {
-    axum::serve(listener, service).await
 }
 
 fn controllers(
