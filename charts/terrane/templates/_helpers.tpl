@@ -114,11 +114,16 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* Begins with a new line, or is empty. */}}
-{{- define "terrane.imagePullSecrets" -}}
+{{/* Names of Secrets that images are pulled with, with commas between them. */}}
+{{- define "terrane.pullSecretNames" -}}
 {{- $names := .Values.imagePullSecrets -}}
 {{- if .Values.containerRegistrySecret }}{{ $names = append $names "terrane-registry" }}{{ end -}}
-{{- with $names }}
+{{- join "," $names -}}
+{{- end -}}
+
+{{/* Begins with a new line, or is empty. */}}
+{{- define "terrane.imagePullSecrets" -}}
+{{- with include "terrane.pullSecretNames" . | splitList "," | compact }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}

@@ -84,6 +84,18 @@ impl fmt::Display for ImagePlace {
 }
 
 impl ImagePlace {
+    /// Of hosts, each perhaps with the beginning of a path, the longest that this place is at or below, and the rest of it. O(hosts).
+    pub fn covered_by<'a, T>(&self, hosts: impl IntoIterator<Item = (&'a str, T)>) -> Option<(T, String)> {
+        let whole = self.to_string();
+        let rest_of = |host: &str| {
+            let rest = whole.strip_prefix(host)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/').to_owned())
+        };
+        let covering = hosts.into_iter().filter_map(|(host, of)| Some((host.len(), of, rest_of(host)?)));
+        let (_, of, rest) = covering.max_by_key(|(length, _, _)| *length)?;
+        Some((of, rest))
+    }
+
     fn of(name: &str, provider: Option<&RegistryProvider>) -> Result<Self, Unplaced> {
         let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost";
         let (host, path) = match name.split_once('/') {
@@ -292,6 +304,12 @@ pub struct PinnedImage {
     pub tag: Option<ImageTag>,
     /// What it is.
     pub digest: ImageDigest,
+}
+
+impl PinnedImage {
+    pub fn place(&self) -> ImagePlace {
+        ImagePlace { host: self.host.clone(), path: self.path.clone() }
+    }
 }
 
 impl fmt::Display for PinnedImage {

@@ -88,6 +88,9 @@ pub struct TerraformRunSpec {
     /// The image whose files it works on, where the code is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PinnedImage>,
+    /// Whether its pod is a container of that image; else the runners' own image unpacks it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_image: bool,
     /// The image that it builds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuiltImage>,

@@ -154,6 +154,8 @@ pub struct Settings {
     pub told: door::surroundings::Told,
     /// None where no images are built.
     pub builds: Option<Builds>,
+    /// None where the runners' own image unpacks those that are code.
+    pub image_pods: Option<manifests::ImagePods>,
 }
 
 impl Settings {
@@ -171,6 +173,7 @@ impl Settings {
             overrides: Allowed::default(),
             told: door::surroundings::Told::default(),
             builds: None,
+            image_pods: None,
         };
         settings.allow(Allowed::default());
         settings

@@ -2,6 +2,7 @@
 
 mod asked;
 mod builder;
+mod inside;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ use serde_json::{Value, json};
 use crate::names;
 
 pub use builder::{builder_pod, login_copy};
+pub(crate) use inside::is_inside;
+pub use inside::{ImagePods, Inside};
 
 /// What a runner's pod calls this program by, in every image.
 pub const RUNNER_PROGRAM: &str = "terrane";
@@ -73,6 +76,7 @@ pub fn runner_pod(
     attempt: u32,
     objects: &BTreeMap<Object, Keys>,
     asked: &RunnerOverride,
+    inside: Option<&Inside>,
     settings: &RunnerSettings,
 ) -> Option<Pod> {
     let name = run.metadata.name.as_deref()?;
@@ -161,6 +165,9 @@ pub fn runner_pod(
             "volumes": volumes,
         },
     });
+    if let Some(inside) = inside {
+        inside::enter(&mut pod, inside, &settings.image, asked);
+    }
     asked::lay_over(&mut pod, asked);
     serde_json::from_value(pod).ok()
 }
@@ -229,6 +236,12 @@ pub fn label_value(name: &str) -> String {
     format!("{start}-{}", api::text::Sha256::of(name.as_bytes()).short())
 }
 
+fn append(list: Option<&mut Value>, more: impl IntoIterator<Item = Value>) {
+    if let Some(Value::Array(entries)) = list {
+        entries.extend(more);
+    }
+}
+
 fn owner(run: &TerraformRun) -> Option<OwnerReference> {
     run.controller_owner_ref(&())
 }
@@ -262,7 +275,7 @@ mod tests {
     }
 
     fn build(settings: &RunnerSettings) -> Pod {
-        runner_pod(&run(), "infra", 0, &BTreeMap::new(), &RunnerOverride::default(), settings).unwrap()
+        runner_pod(&run(), "infra", 0, &BTreeMap::new(), &RunnerOverride::default(), None, settings).unwrap()
     }
 
     #[test]

@@ -16,12 +16,14 @@ mod conditions;
 mod described;
 mod description;
 mod ended;
+mod inside;
 mod lock;
 mod pod;
 
 use std::collections::BTreeMap;
 
 pub use builder::{LoginCopy, home, is_leftover, pod_namespace};
+pub(crate) use inside::is_inside;
 pub use lock::{Lock, is_done_with};
 pub use pod::{Obstacle, can_still_work, is_ours, obstacle};
 
@@ -39,6 +41,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use self::conditions::progress;
 use self::description::describe;
 use self::ended::{Ended, Next};
+use self::inside::Stay;
 use self::lock::{Permit, holds_lock, lease_name, lock};
 use self::pod::{has_ended, is_being_deleted, never_ran};
 use crate::queue::{Holds, Slot, Waiting};
@@ -495,6 +498,8 @@ fn follow(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt) -
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
         Read::Present(outcome) => Ended::reported(seen.run, outcome),
         Read::Absent if never_ran(pod) => Ended::never_ran(seen.now),
+        Read::Absent if let Some(why) = pod::never_began(pod) => Ended::never_began(&why, seen.now),
+        Read::Absent if let Some(why) = inside::why_left(status) => Ended::not_pulled(why, seen.now),
         Read::Absent => Ended::silent(seen.run.spec.action, pod, seen.now),
     };
     record(seen, status, if is_canceled(seen) { ended.canceled() } else { ended })
@@ -527,6 +532,7 @@ fn without_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attem
     let ended = match seen.outcome {
         Read::Unknown => return idle(wait(seen, READ_AGAIN)),
         Read::Present(outcome) => Ended::reported(seen.run, outcome),
+        Read::Absent if let Some(why) = inside::why_left(status) => Ended::not_pulled(why, seen.now),
         Read::Absent if seen.now < made_by => return idle(Wake::At(made_by)),
         Read::Absent => Ended::vanished(&attempt.pod_name, seen.now),
     };
@@ -580,8 +586,12 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, String> 
         };
         return Ok(manifests::builder_pod(seen.run, repository, attempt, kaniko, &settings.runner));
     }
-    let (repository, objects, asked) = match seen.layer {
-        Read::Present(layer) => {
+    let known = match seen.layer {
+        Read::Present(layer) => Some(layer),
+        Read::Absent | Read::Unknown => None,
+    };
+    let (repository, objects, asked) = match known {
+        Some(layer) => {
             let inputs = match &seen.run.spec.inputs {
                 Some(_) => layer.inputs(known_repository(seen), &settings.backends, &settings.overrides),
                 None => Ok(Inputs::default()),
@@ -595,9 +605,19 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, String> 
             };
             (repository, objects, asked)
         }
-        Read::Absent | Read::Unknown => ("", BTreeMap::new(), RunnerOverride::default()),
+        None => ("", BTreeMap::new(), RunnerOverride::default()),
     };
-    Ok(manifests::runner_pod(seen.run, repository, attempt, &objects, &asked, &settings.runner))
+    let inside = inside::image_of(seen, known, &asked);
+    let pod = manifests::runner_pod(
+        seen.run,
+        repository,
+        attempt,
+        &objects,
+        &asked,
+        inside.as_ref(),
+        &settings.runner,
+    );
+    Ok(pod)
 }
 
 fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {
@@ -607,18 +627,30 @@ fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> 
     }
 }
 
-/// Whether a pod made now would have the images of this one. Containers that others added to it do not count.
+/// Whether a pod made now would have the images of this one, as far as it is them that it waits for. Containers that others added to it do
+/// not count.
 fn has_images(seen: &Observed<'_>, pod: &Pod, attempt: u32) -> bool {
     let Ok(Some(wanted)) = runner_pod(seen, attempt) else { return true };
     let Some(spec) = wanted.spec else { return true };
     let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    containers.all(|wanted| pod::image(pod, &wanted.name) == wanted.image.as_deref())
+    containers.all(|wanted| {
+        !pod::is_obstructed(pod, &wanted.name) || pod::image(pod, &wanted.name) == wanted.image.as_deref()
+    })
 }
 
 /// The pod has not ended. A canceled one is told to once; how long it takes is the tool's business and the pod's grace.
 fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, pod: &Pod) -> Decision {
     let name = &attempt.pod_name;
     if !is_canceled(seen) {
+        let wake = match inside::stay(seen, status, attempt, pod) {
+            Stay::AsLongAsItTakes => Wake::OnChange,
+            Stay::Until(at) => Wake::At(at),
+            Stay::Leave(next) => {
+                let stop = (!is_being_deleted(pod)).then(|| Effect::StopPod { name: name.clone() });
+                let effects = std::iter::once(Effect::SetStatus(next)).chain(stop).collect();
+                return Decision { effects, wake: Wake::OnChange };
+            }
+        };
         // Without an obstacle the same words as the intent's, so that this writes only what was said otherwise in between.
         let next = match obstacle(pod) {
             None => under_way(seen, status),
@@ -637,7 +669,7 @@ fn at_work(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt, 
         {
             effects.push(Effect::StopPod { name: name.clone() });
         }
-        return Decision { effects, wake: Wake::OnChange };
+        return Decision { effects, wake };
     }
     let message = format!("canceled by hand; pod {name} was asked to stop and may first save its state");
     let mut effects = vec![set(progress(seen, status, RunState::Running, "Canceling", &message))];

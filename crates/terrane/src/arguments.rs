@@ -14,6 +14,7 @@ use crate::commands::{
     outputs, plan, server, state, suspend, token, tools, version, wait,
 };
 use crate::image_builds::{ClusterBuilds, ImageBuilds};
+use crate::image_pods::ClusterImagePods;
 use crate::image_sources::ImageSources;
 use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
@@ -121,6 +122,9 @@ pub(crate) enum Command {
     /// Carry out one attempt of a run; started by the run controller, in a pod
     #[command(hide = true)]
     Runner(Runner),
+    /// Put this program, what it needs to run and the tools of this image into a directory; for a runner in a container of another image
+    #[command(hide = true)]
+    Carry(Carry),
     /// Say which version this is
     Version(version::Options),
     /// Print a completion script for a shell
@@ -250,6 +254,8 @@ pub(crate) struct Controller {
     pub source_limits: SourceLimits,
     #[command(flatten)]
     pub image_sources: ImageSources,
+    #[command(flatten)]
+    pub image_pods: ClusterImagePods,
     #[command(flatten)]
     pub image_builds: ClusterBuilds,
     /// Where runs get providers from: a directory of the runner's image, or an https URL of a network mirror
@@ -538,9 +544,17 @@ pub(crate) struct Runner {
     /// kaniko's executor, in an image that has it
     #[arg(long, value_name = "FILE", env = "TERRANE_KANIKO")]
     pub kaniko: Option<PathBuf>,
+    /// Where `terrane carry` put this program, in a container of an image that is not the runners' own
+    #[arg(long, value_name = "DIR", env = "TERRANE_CARRIED")]
+    pub carried: Option<PathBuf>,
     /// How long the tool may take to stop when the pod is told to
     #[arg(long, env = "TERRANE_GRACE_SECONDS")]
     pub grace_seconds: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Carry {
+    pub directory: PathBuf,
 }
 
 #[derive(Args, Debug)]

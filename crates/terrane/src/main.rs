@@ -11,6 +11,7 @@ mod demo;
 mod environment;
 mod exposition;
 mod image_builds;
+mod image_pods;
 mod image_sources;
 mod kubernetes;
 mod listening;
@@ -137,6 +138,7 @@ async fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Cancel(options) => commands::cancel::run(options).await.map(done),
         Command::Node(options) => commands::node::run(options).await.map(done),
         Command::Runner(options) => commands::runner::run(options).await,
+        Command::Carry(options) => commands::carry::run(&options).map(done),
         Command::Get(options) => commands::get::run(options).await.map(done),
         Command::Sync(options) => commands::sync::run(options).await.map(done),
         Command::Approve(options) => {

@@ -11,7 +11,7 @@ login=jane:open-sesame
 hashed='jane:$2b$04$afPQqIP99QwAMDU9XzfO/OXH.MgqrIt66uvMekYCjxsq1s5tISZcK'
 
 start_guarded_registry() {
-    curl --silent --fail --output /dev/null "http://$REGISTRY/v2/" || start_registry
+    have_registry
     echo "$hashed" >"$work/htpasswd"
     sed -e "s/addr: .*/addr: '$guarded'}/" "$work/registry.yaml" >"$work/guarded.yaml"
     echo "auth: {htpasswd: {realm: builds, path: $work/htpasswd}}" >>"$work/guarded.yaml"
@@ -21,33 +21,10 @@ start_guarded_registry() {
 asked_who() { [[ $(curl --silent --output /dev/null --write-out '%{http_code}' "http://$guarded/v2/") == 401 ]]; }
 registry_says() { curl --silent --fail --user "$login" "http://$guarded/v2/$1" "${@:2}"; }
 
-# upload REPOSITORY FILE: prints its digest
-upload() {
-    local digest place
-    digest=sha256:$(sha256sum "$2" | cut -d' ' -f1)
-    place=$(curl --silent --fail --request POST --dump-header - --output /dev/null "http://$REGISTRY/v2/$1/blobs/uploads/" |
-        tr -d '\r' | sed -n 's/^[Ll]ocation: //p')
-    curl --silent --fail --request PUT --header 'Content-Type: application/octet-stream' --data-binary "@$2" \
-        "$place&digest=$digest" >/dev/null
-    echo "$digest"
-}
-
-# An image with a shell and the libraries that this needs, and nothing else: push_base REPOSITORY TAG
+# An image with a shell and nothing else: push_base REPOSITORY TAG
 push_base() {
-    local root=$work/base file layer config
-    mkdir -p "$root/bin"
-    cp --dereference "$(command -v dash)" "$root/bin/sh"
-    for file in $(ldd "$root/bin/sh" | grep --only-matching '/[^ ]*'); do install -D "$(realpath "$file")" "$root$file"; done
-    tar --create --file "$work/base.tar" --owner 0 --group 0 --numeric-owner --directory "$root" .
-    layer=$(upload "$1" "$work/base.tar")
-    printf '{"architecture":"%s","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["%s"]}}' \
-        "$(dpkg --print-architecture)" "$layer" >"$work/base.json"
-    config=$(upload "$1" "$work/base.json")
-    printf '{"schemaVersion":2,"mediaType":"%s","config":{"mediaType":"%s","digest":"%s","size":%s},"layers":[{"mediaType":"%s","digest":"%s","size":%s}]}' \
-        application/vnd.oci.image.manifest.v1+json application/vnd.oci.image.config.v1+json "$config" "$(stat --format %s "$work/base.json")" \
-        application/vnd.oci.image.layer.v1.tar "$layer" "$(stat --format %s "$work/base.tar")" >"$work/base.manifest"
-    curl --silent --fail --request PUT --header 'Content-Type: application/vnd.oci.image.manifest.v1+json' \
-        --data-binary "@$work/base.manifest" "http://$REGISTRY/v2/$1/manifests/$2" >/dev/null
+    shell_root "$work/base"
+    push_image "$1" "$2" "$work/base"
 }
 
 # write_build WORD: the code says what a RUN line made, and this word. The RUN line shows what every process was started with.

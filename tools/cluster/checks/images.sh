@@ -47,6 +47,42 @@ EOF
     eventually 30 "a registry of the machine answers" curl --silent --fail "http://$REGISTRY/v2/"
 }
 
+have_registry() { curl --silent --fail --output /dev/null "http://$REGISTRY/v2/" || start_registry; }
+
+# upload REPOSITORY FILE: prints its digest
+upload() {
+    local digest place
+    digest=sha256:$(sha256sum "$2" | cut -d' ' -f1)
+    place=$(curl --silent --fail --request POST --dump-header - --output /dev/null "http://$REGISTRY/v2/$1/blobs/uploads/" |
+        tr -d '\r' | sed -n 's/^[Ll]ocation: //p')
+    curl --silent --fail --request PUT --header 'Content-Type: application/octet-stream' --data-binary "@$2" \
+        "$place&digest=$digest" >/dev/null
+    echo "$digest"
+}
+
+# The root of an image: a shell, and the libraries that this needs. shell_root DIRECTORY
+shell_root() {
+    local file
+    mkdir -p "$1/bin"
+    cp --dereference "$(command -v dash)" "$1/bin/sh"
+    for file in $(ldd "$1/bin/sh" | grep --only-matching '/[^ ]*'); do install -D "$(realpath "$file")" "$1$file"; done
+}
+
+# An image of that root: push_image REPOSITORY TAG DIRECTORY [WORKING-DIRECTORY]
+push_image() {
+    local layer config
+    tar --create --file "$work/image.tar" --owner 0 --group 0 --numeric-owner --directory "$3" .
+    layer=$(upload "$1" "$work/image.tar")
+    printf '{"architecture":"%s","os":"linux","config":{%s},"rootfs":{"type":"layers","diff_ids":["%s"]}}' \
+        "$(dpkg --print-architecture)" "${4:+\"WorkingDir\":\"$4\"}" "$layer" >"$work/image.json"
+    config=$(upload "$1" "$work/image.json")
+    printf '{"schemaVersion":2,"mediaType":"%s","config":{"mediaType":"%s","digest":"%s","size":%s},"layers":[{"mediaType":"%s","digest":"%s","size":%s}]}' \
+        application/vnd.oci.image.manifest.v1+json application/vnd.oci.image.config.v1+json "$config" "$(stat --format %s "$work/image.json")" \
+        application/vnd.oci.image.layer.v1.tar "$layer" "$(stat --format %s "$work/image.tar")" >"$work/image.manifest"
+    curl --silent --fail --request PUT --header 'Content-Type: application/vnd.oci.image.manifest.v1+json' \
+        --data-binary "@$work/image.manifest" "http://$REGISTRY/v2/$1/manifests/$2" >/dev/null
+}
+
 # By its digest, and the node has nothing of it before the pod; afterwards it has it by the name that the chart's defaults have.
 # pulled NAME DIGEST
 pulled() {

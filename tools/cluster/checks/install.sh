@@ -36,6 +36,7 @@ check_install() {
     check_notification
     check_policies
     check_upgrade
+    check_inside
     serve_code
     hire_alice
 }
@@ -73,9 +74,11 @@ replaced() { [[ $(pods) != "$1" ]] && available; }
 
 check_upgrade() {
     local before made url=https://terrane-server.$system.svc
+    have_registry
     made=$(authorities)
     before=$(pods)
-    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set "server.publicUrl=$url" --set controller.maxRunnerPods=3 >/dev/null
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set "server.publicUrl=$url" --set controller.maxRunnerPods=3 \
+        --set "controller.registryRewrites[0]=images.example=http://$REGISTRY" >/dev/null
     eventually 180 "helm upgrade: new pods are available" replaced "$before"
     equal "certificates are kept" "$made" "$(authorities)"
     equal "the server has announced itself" "$url" \

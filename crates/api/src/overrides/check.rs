@@ -18,9 +18,10 @@ use crate::{PROCESS_NODE_TAINT, label};
 pub struct Refusal(String);
 
 /// What runners call their own; a volume of that name would be in their way.
-const OWN_VOLUMES: [&str; 3] = ["token", "work", "credentials"];
+const OWN_VOLUMES: [&str; 5] = ["token", "work", "credentials", "terrane-program", "terrane-tmp"];
 const OWN_VOLUMES_START: &str = "input-";
-const OWN_CONTAINER: &str = "runner";
+/// The runner itself, and what puts its program into an image.
+const OWN_CONTAINERS: [&str; 2] = ["runner", "terrane"];
 
 /// What nobody mounts over: what a runner is told and keeps, its program, and what that is loaded from.
 const OWN_PATHS: [&str; 17] = [
@@ -281,8 +282,8 @@ fn volume(asked: &Value) -> Result<String, String> {
 fn container(asked: &Value) -> Result<String, String> {
     let name = name_of(asked);
     let mut fields = asked.as_object().into_iter().flat_map(Map::keys);
-    if name == OWN_CONTAINER {
-        return Err(format!("{name} is the runner itself; choose another name"));
+    if OWN_CONTAINERS.contains(&name) {
+        return Err(format!("{name} is the runner's own; choose another name"));
     }
     if let Some(field) = fields.find(|field| !CONTAINER_FIELDS.contains(&field.as_str())) {
         return Err(format!("{}: {} cannot be set; remove it", short(name), short(field)));

@@ -95,6 +95,12 @@ fn wish(seen: &Observed<'_>, revision: &CommitId) -> Option<Result<BuiltImage, S
     Some(Ok(BuiltImage { host: place.host, path: place.path, tag, base, builder, dockerfile }))
 }
 
+/// Whether the image of a commit has something below the code: a base, or what a Dockerfile says.
+pub(super) fn is_laid_over(seen: &Observed<'_>, revision: &CommitId) -> bool {
+    let image = wish(seen, revision).and_then(Result::ok);
+    image.is_some_and(|image| image.base.is_some() || image.builder == ImageBuilder::Kaniko)
+}
+
 /// The image of a commit that was built as the layer asks for it now.
 pub(super) fn built(seen: &Observed<'_>, revision: &CommitId) -> Option<PinnedImage> {
     run_of(seen, revision)?.status.as_ref()?.result.as_ref()?.image.clone()

@@ -175,7 +175,7 @@ fn last_known(seen: &Observed<'_>, history: &History<'_>) -> Option<(CommitId, O
             .newest_first
             .iter()
             .find(|run| run.spec.action == action && run.spec.mode == Mode::Normal && has_begun(run))?;
-        let files = Files { bundle: bundle_of(run).cloned(), image: run.spec.image.clone() };
+        let files = Files { bundle: bundle_of(run).cloned(), ..Files::of(run) };
         Some((run.spec.layer.revision.clone(), Some(files)))
     };
     let remembered = || {

@@ -33,12 +33,18 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Files {
     pub(super) bundle: Option<Sha256>,
     pub(super) image: Option<PinnedImage>,
+    /// Whether its pod was a container of that image.
+    pub(super) in_image: bool,
 }
 
 impl Files {
     /// As the run was told.
     pub(super) fn of(run: &TerraformRun) -> Self {
-        Self { bundle: run.spec.bundle.clone(), image: run.spec.image.clone() }
+        Self {
+            bundle: run.spec.bundle.clone(),
+            image: run.spec.image.clone(),
+            in_image: crate::run::is_inside(run),
+        }
     }
 }
 
@@ -206,13 +212,16 @@ fn build(seen: &Observed<'_>, action: Action, purpose: Purpose, wanted: Wanted<'
         token: &token,
     });
     let files = match (wanted.files, &built) {
-        (_, Some(_)) => Files { bundle: None, image: None },
-        (Some(Files { bundle, image }), None) => {
-            Files { bundle: bundle.or_else(|| known_files(seen, image.as_ref(), wanted.revision)), image }
-        }
+        (_, Some(_)) => Files { bundle: None, image: None, in_image: false },
+        (Some(files), None) => Files {
+            bundle: files.bundle.or_else(|| known_files(seen, files.image.as_ref(), wanted.revision)),
+            ..files
+        },
         (None, None) => {
             let image = image_of(seen, wanted.revision);
-            Files { bundle: known_files(seen, image.as_ref(), wanted.revision), image }
+            let in_image =
+                image.is_some() && seen.settings.image_pods.is_some() && has_programs(seen, wanted.revision);
+            Files { bundle: known_files(seen, image.as_ref(), wanted.revision), image, in_image }
         }
     };
     let mut run = TerraformRun::new(
@@ -232,6 +241,7 @@ fn build(seen: &Observed<'_>, action: Action, purpose: Purpose, wanted: Wanted<'
             artifact,
             trigger: wanted.trigger,
             image: files.image,
+            in_image: files.in_image,
             outputs: outputs::asks(seen) && wanted.mode != Mode::Destroy && built.is_none(),
             build: built,
             bundle: files.bundle,
@@ -270,6 +280,11 @@ fn image_of(seen: &Observed<'_>, revision: &CommitId) -> Option<PinnedImage> {
     }
     let known = seen.image.and_then(|image| image.status.as_ref());
     image::pinned(seen.layer, known, seen.runs, revision)
+}
+
+/// Whether the image may hold more than code. One that is built of code alone has nothing that could run it.
+fn has_programs(seen: &Observed<'_>, revision: &CommitId) -> bool {
+    seen.layer.spec.build.is_none() || built::is_laid_over(seen, revision)
 }
 
 /// The files of an image that an earlier run worked on: a registry need not be there, or have the image, to plan it again.

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use api::overrides::RunnerOverride;
 use serde_json::{Map, Value, json};
 
+use super::append;
+
 /// How every container of a runner's pod is confined.
 pub(super) fn confinement() -> Value {
     json!({
@@ -55,7 +57,7 @@ pub(super) fn lay_over(pod: &mut Value, asked: &RunnerOverride) {
         set(pod.get_mut("spec"), "serviceAccountName", json!(account));
     }
     if !image_pull_secrets.is_empty() {
-        set(pod.get_mut("spec"), "imagePullSecrets", json!(image_pull_secrets));
+        add(pod.get_mut("spec"), "imagePullSecrets", image_pull_secrets.iter().map(|secret| json!(secret)));
     }
     if !node_selector.is_empty() {
         set(pod.get_mut("spec"), "nodeSelector", json!(node_selector));
@@ -63,24 +65,27 @@ pub(super) fn lay_over(pod: &mut Value, asked: &RunnerOverride) {
     if let Some(affinity) = affinity {
         set(pod.get_mut("spec"), "affinity", affinity.clone());
     }
+    let runner = "/spec/containers/0";
+    if let Some(resources) = resources {
+        let amounts =
+            json!({ "requests": amounts(&resources.requests), "limits": amounts(&resources.limits) });
+        // A quota may ask each container for them, also the one that brings the runner's program.
+        for own in ["/spec/initContainers/0", runner] {
+            set(pod.pointer_mut(own), "resources", amounts.clone());
+        }
+    }
     if !init_containers.is_empty() {
-        let confined = init_containers.iter().map(confined).collect();
-        set(pod.get_mut("spec"), "initContainers", confined);
+        // What puts the runner's program into its place comes first.
+        add(pod.get_mut("spec"), "initContainers", init_containers.iter().map(confined));
     }
     append(pod.pointer_mut("/spec/tolerations"), tolerations.iter().map(|toleration| json!(toleration)));
     append(pod.pointer_mut("/spec/volumes"), volumes.iter().cloned());
     join(pod.pointer_mut("/spec/securityContext"), pod_security_context);
-    let runner = "/spec/containers/0";
     if let Some(image) = image {
         set(pod.pointer_mut(runner), "image", json!(image));
     }
     if let Some(policy) = image_pull_policy {
         set(pod.pointer_mut(runner), "imagePullPolicy", json!(policy));
-    }
-    if let Some(resources) = resources {
-        let amounts =
-            json!({ "requests": amounts(&resources.requests), "limits": amounts(&resources.limits) });
-        set(pod.pointer_mut(runner), "resources", amounts);
     }
     let mounts = volume_mounts.iter().map(|mount| json!(mount));
     append(pod.pointer_mut("/spec/containers/0/volumeMounts"), mounts);
@@ -106,9 +111,10 @@ fn confined(container: &Value) -> Value {
     container
 }
 
-fn append(list: Option<&mut Value>, more: impl Iterator<Item = Value>) {
-    if let Some(Value::Array(entries)) = list {
-        entries.extend(more);
+/// To a list that may not be there yet.
+fn add(object: Option<&mut Value>, key: &str, more: impl IntoIterator<Item = Value>) {
+    if let Some(Value::Object(fields)) = object {
+        append(Some(fields.entry(key).or_insert_with(|| json!([]))), more);
     }
 }
 

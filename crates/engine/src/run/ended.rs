@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::CANCELED;
+use super::inside::IMAGE_NOT_PULLED;
 use super::pod::{exit_code, exit_words};
 
 /// The reason of an apply that ended without a word.
@@ -115,6 +116,16 @@ impl Ended {
         Self::nothing_done("PodDeleted", message, now, Next::MayRetry)
     }
 
+    /// What comes before the runner in its pod failed.
+    pub(super) fn never_began(why: &str, now: Timestamp) -> Self {
+        Self::nothing_done("RunnerNotStarted", why, now, Next::MayRetry)
+    }
+
+    /// No node could pull the image that the pod was to be a container of.
+    pub(super) fn not_pulled(why: &str, now: Timestamp) -> Self {
+        Self::nothing_done(IMAGE_NOT_PULLED, why, now, Next::MayRetry)
+    }
+
     /// The pod of a plan is not there any more, and left no result.
     pub(super) fn vanished(pod: &str, now: Timestamp) -> Self {
         let message = format!("pod {pod} is gone and left no result");
@@ -170,12 +181,16 @@ impl Ended {
 }
 
 /// Whether one more attempt is allowed. A pod that is gone says nothing about the plan, it may be that a controller ended before it
-/// made it: such attempts are limited too, but by themselves. O(attempts of one run).
+/// made it: such attempts are limited too, but by themselves. One that never had its image is followed by one without it. O(attempts of one
+/// run).
 pub(super) fn may_retry(status: &TerraformRunStatus, max_retries: u32) -> bool {
-    let is_gone = |attempt: &&Attempt| attempt.reason.as_deref() == Some(POD_GONE);
+    let ended_by = |reason: &str| {
+        let ended = |attempt: &&Attempt| attempt.reason.as_deref() == Some(reason);
+        status.attempts.iter().filter(ended).count()
+    };
     let count = |attempts: usize| u32::try_from(attempts).unwrap_or(u32::MAX);
-    let gone = count(status.attempts.iter().filter(is_gone).count());
-    let tried = count(status.attempts.len()).saturating_sub(gone);
+    let gone = count(ended_by(POD_GONE));
+    let tried = count(status.attempts.len() - ended_by(IMAGE_NOT_PULLED)).saturating_sub(gone);
     tried <= max_retries && gone <= max_retries.max(1)
 }
 

@@ -1,6 +1,7 @@
 //! What the pod of an attempt says about it.
 
 use api::{BUILDER_ACCOUNT, TerraformRun, label};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
 /// Whether the pod is the run's: by its owner, which nobody else can name, or in the namespace of builds, where an owner cannot be named, by
@@ -43,27 +44,7 @@ pub enum Obstacle {
 pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
     let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let waiting = |status: &k8s_openapi::api::core::v1::ContainerStatus| {
-        let waiting = status.state.as_ref()?.waiting.as_ref()?;
-        match waiting.reason.as_deref()? {
-            "ErrImagePull"
-            | "ImagePullBackOff"
-            | "InvalidImageName"
-            | "ErrImageNeverPull"
-            | "ImageInspectError"
-            | "RegistryUnavailable" => Some(format!(
-                "image {} cannot be pulled for pod {name}; put it where the node can pull it, or name another as the runners' image",
-                image(pod, &status.name).unwrap_or_default(),
-            )),
-            "CreateContainerConfigError" | "CreateContainerError" => {
-                let why = waiting.message.as_deref().unwrap_or("the node does not say why");
-                Some(format!("the container of pod {name} cannot be made: {why}"))
-            }
-            _ => None,
-        }
-    };
-    let before = status.init_container_statuses.iter().flatten();
-    if let Some(why) = before.chain(status.container_statuses.iter().flatten()).find_map(waiting) {
+    if let Some((_, why)) = obstructed(pod).next() {
         return Some(Obstacle::NotStarting(why));
     }
     let is_unschedulable = status.conditions.iter().flatten().any(|condition| {
@@ -71,6 +52,77 @@ pub fn obstacle(pod: &Pod) -> Option<Obstacle> {
     });
     is_unschedulable.then(|| {
         Obstacle::Unschedulable(format!("no node takes pod {name}; `kubectl describe pod {name}` says why"))
+    })
+}
+
+/// The containers that cannot start, and why.
+fn obstructed(pod: &Pod) -> impl Iterator<Item = (&str, String)> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let statuses = pod.status.iter().flat_map(|status| {
+        let before = status.init_container_statuses.iter().flatten();
+        before.chain(status.container_statuses.iter().flatten())
+    });
+    statuses.filter_map(move |status| {
+        let waiting = status.state.as_ref()?.waiting.as_ref()?;
+        let why = match waiting.reason.as_deref()? {
+            reason if is_about_image(reason) => format!(
+                "image {} cannot be pulled for pod {name}; put it where the node can pull it, or name another as the runners' image",
+                image(pod, &status.name).unwrap_or_default(),
+            ),
+            "CreateContainerConfigError" | "CreateContainerError" => {
+                let why = waiting.message.as_deref().unwrap_or("the node does not say why");
+                format!("the container of pod {name} cannot be made: {why}")
+            }
+            _ => return None,
+        };
+        Some((status.name.as_str(), why))
+    })
+}
+
+/// Whether one of its containers cannot start.
+pub(super) fn is_obstructed(pod: &Pod, container: &str) -> bool {
+    obstructed(pod).any(|(name, _)| name == container)
+}
+
+fn is_about_image(reason: &str) -> bool {
+    matches!(
+        reason,
+        "ErrImagePull"
+            | "ImagePullBackOff"
+            | "InvalidImageName"
+            | "ErrImageNeverPull"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+    )
+}
+
+/// Whether a container cannot start for want of its image.
+pub(super) fn lacks_image(pod: &Pod, container: &str) -> bool {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let mut reasons = statuses
+        .filter(|status| status.name == container)
+        .filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.as_deref());
+    reasons.any(is_about_image)
+}
+
+/// When what comes before the runner's container was done.
+pub(super) fn brought_at(pod: &Pod) -> Option<Timestamp> {
+    let before = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    let ended =
+        before.iter().filter_map(|status| status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    ended.map(|at| at.0).max()
+}
+
+/// Why an ended pod never came to the runner, in words: what comes before it failed, and a pod of a run starts nothing again.
+pub(super) fn never_began(pod: &Pod) -> Option<String> {
+    let before = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    before.iter().find_map(|status| {
+        let ended = status.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        Some(format!(
+            "container {} of pod {name} failed before the runner began (exit code {}); `kubectl logs {name} --container {}` says why",
+            status.name, ended.exit_code, status.name
+        ))
     })
 }
 

@@ -7,6 +7,7 @@ use api::run::{Action, RunState};
 use api::text::ImageDigest;
 use api::{TerraformRun, annotation, condition};
 use engine::layer::Effect;
+use engine::manifests::ImagePods;
 use engine::{Builds, Wake};
 use serde_json::json;
 
@@ -232,4 +233,22 @@ fn the_pod_of_a_build_is_given_the_login_of_its_registry_and_nothing_of_the_clou
         (status.state, status.result.unwrap().reason.as_str()),
         (Some(RunState::Failed), "Superseded")
     );
+}
+
+#[test]
+fn runs_are_in_a_built_image_where_that_has_more_than_the_code() {
+    let base = format!("example.org/base@sha256:{}", "b".repeat(64));
+    for (base, expected) in [(None, false), (Some(base), true)] {
+        let mut world = building();
+        world.settings.image_pods = Some(ImagePods::default());
+        world.layer.spec.build.as_mut().unwrap().base = base.map(|base| base.parse().unwrap());
+        world.step();
+        assert!(!world.active().unwrap().spec.in_image, "nothing of it is executed for the build");
+        build(&mut world, '1');
+        world.step();
+        assert_eq!(
+            (world.active_action(), world.active().unwrap().spec.in_image),
+            (Some(Action::Plan), expected)
+        );
+    }
 }

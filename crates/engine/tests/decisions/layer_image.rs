@@ -5,10 +5,11 @@ use std::time::Duration;
 use api::TerraformLayerSpec;
 use api::condition::{self, Truth};
 use api::image::ImageStatus;
-use api::run::{Action, TriggerKind};
+use api::run::{Action, Attempt, TriggerKind};
 use api::text::{ImageDigest, ImageTag};
 use engine::image::{self, Found, Look};
 use engine::layer::Effect;
+use engine::manifests::ImagePods;
 use engine::{Read, Wake, later};
 use serde_json::json;
 
@@ -247,4 +248,28 @@ fn files_that_an_earlier_run_worked_on_are_used_again_and_each_layer_has_a_state
     assert_ne!(engine::layer::state_of(&scene.world.layer), engine::layer::state_of(&world().layer));
     // A commit of a repository is no image.
     assert!(ImageDigest::of_revision(&commit('a')).is_none());
+}
+
+#[test]
+fn runs_are_in_the_image_where_pods_are_containers_and_an_apply_is_where_its_plan_was() {
+    let plan_and_apply = |pods: Option<ImagePods>, was_pulled: bool| {
+        let mut scene = scene();
+        scene.world.settings.image_pods = pods;
+        scene.step();
+        scene.answer(found("1.0.1", 'a'), None);
+        let plan = scene.plans()[0].spec.in_image;
+        scene.world.succeed(adds(1));
+        let attempts = &mut scene.world.runs[0].status.as_mut().unwrap().attempts;
+        if !was_pulled {
+            let first = Attempt { reason: Some("ImageNotPulled".to_owned()), ..attempts[0].clone() };
+            attempts.insert(0, first);
+        }
+        scene.step();
+        let apply = scene.world.active().unwrap();
+        assert_eq!(apply.spec.action, Action::Apply);
+        (plan, apply.spec.in_image)
+    };
+    assert_eq!(plan_and_apply(Some(ImagePods::default()), true), (true, true));
+    assert_eq!(plan_and_apply(Some(ImagePods::default()), false), (true, false));
+    assert_eq!(plan_and_apply(None, true), (false, false));
 }

@@ -204,7 +204,12 @@ fn what_no_list_can_allow_is_refused_with_what_to_do() {
             json!({ "metadata": { "labels": { "app.kubernetes.io/managed-by": "x" } } }),
             "is for Terrane to set",
         ),
-        (json!({ "initContainers": [{ "name": "runner", "image": "x" }] }), "is the runner itself"),
+        (json!({ "initContainers": [{ "name": "runner", "image": "x" }] }), "is the runner's own"),
+        (json!({ "initContainers": [{ "name": "terrane", "image": "x" }] }), "is the runner's own"),
+        (
+            json!({ "volumes": [{ "name": "terrane-program", "emptyDir": {} }] }),
+            "is a name of the runner's own",
+        ),
         (json!({ "initContainers": [{ "name": "i" }] }), "i needs an image"),
         (
             json!({ "initContainers": [{ "name": "i", "image": "x", "restartPolicy": "Always" }] }),

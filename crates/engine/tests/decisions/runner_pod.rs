@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 fn pod_of(wish: &RunnerOverride) -> Pod {
     let scene = scene(Action::Apply);
-    runner_pod(&scene.run, "db", 0, &Default::default(), wish, &on_a_cluster().runner).unwrap()
+    runner_pod(&scene.run, "db", 0, &Default::default(), wish, None, &on_a_cluster().runner).unwrap()
 }
 
 /// What a runner's pod looks like when all is asked of it that can be.
@@ -75,7 +75,7 @@ fn what_a_runner_has_of_its_own_can_be_asked_for_by_nobody() {
     let object = Object { kind: Kind::Secret, name: "s".parse().unwrap() };
     let objects = BTreeMap::from([(object, Keys::All)]);
     let run = scene(Action::Apply).run;
-    let pod = runner_pod(&run, "db", 0, &objects, &RunnerOverride::default(), &settings).unwrap();
+    let pod = runner_pod(&run, "db", 0, &objects, &RunnerOverride::default(), None, &settings).unwrap();
     let pod = serde_json::to_value(pod).unwrap();
     let allowed = everything();
     let volumes = pod["spec"]["volumes"].as_array().unwrap();
@@ -101,7 +101,7 @@ fn what_a_runner_has_of_its_own_can_be_asked_for_by_nobody() {
         }
     }
     let told = refusal(&allowed, json!({ "initContainers": [{ "name": runner["name"], "image": "x" }] }));
-    assert!(told.contains("is the runner itself"), "{told}");
+    assert!(told.contains("is the runner's own"), "{told}");
     for variable in runner["env"].as_array().unwrap() {
         let name = variable["name"].as_str().unwrap();
         // Where the tools of a cloud look for files is the tool's business, and a layer may say it.

@@ -58,6 +58,20 @@ impl FromStr for RegistryRewrite {
 }
 
 impl RegistryRewrite {
+    /// The host, perhaps with the beginning of a path, whose images are elsewhere.
+    pub fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// Where they are, as names of images begin.
+    pub fn to_place(&self) -> String {
+        let host = self.to.host_str().unwrap_or_default();
+        let port = self.to.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let path = self.to.path().trim_matches('/');
+        let slash = if path.is_empty() { "" } else { "/" };
+        format!("{host}{port}{slash}{path}")
+    }
+
     /// The host, where all images there are meant.
     pub(super) fn whole_registry(&self) -> Option<&str> {
         (!self.from.contains('/')).then_some(self.from.as_str())
@@ -88,16 +102,9 @@ impl Target {
         addresses: Addresses,
     ) -> Result<Self, Error> {
         let whole = place.to_string();
-        let below = |rewrite: &RegistryRewrite| {
-            let rest = whole.strip_prefix(rewrite.from.as_str())?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/').to_owned())
-        };
-        let rewrite = rewrites
-            .iter()
-            .filter_map(|rewrite| Some((rewrite, below(rewrite)?)))
-            .max_by_key(|(rewrite, _)| rewrite.from.len());
         let forbidden = |why: &str| Error::Forbidden { image: whole.clone(), why: why.to_owned() };
-        if let Some((rewrite, rest)) = rewrite {
+        let covering = place.covered_by(rewrites.iter().map(|rewrite| (rewrite.from.as_str(), rewrite)));
+        if let Some((rewrite, rest)) = covering {
             let prefix = rewrite.to.path().trim_matches('/');
             let parts = [prefix, rest.as_str()].into_iter().filter(|part| !part.is_empty());
             let path = parts.collect::<Vec<_>>().join("/");

@@ -119,6 +119,11 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.image_interval = options.image_sources.interval();
     let namespaces = options.area.namespaces();
     settings.builds = options.image_builds.settings(&options.image_sources, addresses, &namespaces)?;
+    settings.image_pods = options.image_pods.settings(
+        &options.image_sources,
+        &options.runner_image,
+        options.provider_mirror.as_deref(),
+    );
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);
     settings.told = options.surroundings.told(engine::door::surroundings::Whose::Nobodys);

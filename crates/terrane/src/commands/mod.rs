@@ -4,6 +4,7 @@ pub(crate) mod apply;
 pub(crate) mod approve;
 pub(crate) mod backends;
 pub(crate) mod cancel;
+pub(crate) mod carry;
 pub(crate) mod certificate;
 pub(crate) mod completion;
 pub(crate) mod controller;

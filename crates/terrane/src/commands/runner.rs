@@ -1,5 +1,6 @@
 //! The runner's role: one attempt, told by the environment of its pod.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,19 +9,30 @@ use api::attempt::INPUT_VARIABLE;
 use runner::{Echo, RunnerOptions};
 
 use crate::arguments::Runner;
+use crate::commands::carry;
 use crate::environment;
 
 /// Variables that are ours and none of the tool's business.
 const OURS: &str = "TERRANE_";
+/// Where programs are told which authorities to believe.
+const AUTHORITIES: &str = "SSL_CERT_FILE";
 /// How long an absent datastore is waited for: an apply's result is worth a long outage.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Far beyond any plan; one that hangs must not keep a runner for ever.
 const PLAN_LIMIT: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
-    let path = environment::search_path();
-    let environment =
+    let mut search_path: Vec<PathBuf> = std::env::split_paths(&environment::search_path()).collect();
+    let mut environment: Vec<_> =
         environment::all().filter(|(name, _)| !name.to_string_lossy().starts_with(OURS)).collect();
+    if let Some(carried) = &options.carried {
+        // What the image has itself comes first.
+        search_path.push(carry::tools(carried));
+        // That of the tool is the image's, and so is what the runner itself must not load.
+        environment.retain(|(name, _)| name != "PATH" && name != "LD_PRELOAD");
+        let authorities = carry::authorities(carried).filter(|_| !is_set(&environment, AUTHORITIES));
+        environment.extend(authorities.map(|file| (AUTHORITIES.into(), file.into())));
+    }
     let code = runner::run(RunnerOptions {
         datastore_url: options.datastore_url,
         datastore_authority: options.datastore_authority,
@@ -28,7 +40,7 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         run_uid: options.run_uid,
         attempt: options.attempt,
         work_dir: options.work_dir,
-        search_path: std::env::split_paths(&path).collect(),
+        search_path,
         tools: options.tools_dir,
         provider_mirror: options.provider_mirror,
         kaniko: options.kaniko,
@@ -41,6 +53,10 @@ pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
         echo: Echo::Stdout,
     });
     Ok(code.await)
+}
+
+fn is_set(environment: &[(OsString, OsString)], name: &str) -> bool {
+    environment.iter().any(|(known, _)| known == name)
 }
 
 /// Where the pod mounted what the layer's variables come from: numbered from 0.
