@@ -100,6 +100,9 @@ pub struct Registries {
     /// Whether this machine's own addresses may be named.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_too: bool,
+    /// Whether private addresses may not be named.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub private_denied: bool,
 }
 
 /// An attempt of an apply, and so the place of what it was given.

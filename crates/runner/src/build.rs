@@ -157,7 +157,11 @@ fn options(order: &BuildOrder, private: &Path) -> Step<ImageOptions> {
     let parse =
         |text: &String| text.parse::<RegistryRewrite>().map_err(|error| Ending::bad_input(error.to_string()));
     let rewrites = order.registries.rewrites.iter().map(parse).collect::<Step<Vec<_>>>()?;
-    let addresses = if order.registries.own_too { Addresses::OwnToo } else { Addresses::default() };
+    let addresses = match (order.registries.own_too, order.registries.private_denied) {
+        (true, _) => Addresses::OwnToo,
+        (false, true) => Addresses::NotPrivate,
+        (false, false) => Addresses::default(),
+    };
     Ok(ImageOptions { rewrites, addresses, ..ImageOptions::new(private.join("image")) })
 }
 

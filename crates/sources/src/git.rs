@@ -29,7 +29,7 @@ pub struct GitOptions {
     pub cache_dir: PathBuf,
     pub file_urls: FileUrls,
     pub addresses: Addresses,
-    /// Where repositories are read from instead of their URLs. What they lead to is checked like any URL.
+    /// Where repositories are read from instead of their URLs. What they lead to is checked like any URL, but may be private.
     pub rewrites: Vec<Rewrite>,
     /// For one git process.
     pub timeout: Duration,
@@ -298,7 +298,12 @@ impl Git {
     /// Where the source is read from, and what git finds around itself there.
     async fn reach(&self, source: &Source) -> Result<(GitUrl, Surroundings), Error> {
         let place = rewritten(&source.url, &self.options.rewrites);
-        let remote = Remote::parse(&place)?.check(self.options.file_urls, self.options.addresses).await?;
+        let addresses = if place == source.url {
+            self.options.addresses
+        } else {
+            self.options.addresses.for_named_place()
+        };
+        let remote = Remote::parse(&place)?.check(self.options.file_urls, addresses).await?;
         let mut surroundings = Surroundings::new(
             &self.options.cache_dir.join("private"),
             &self.options.search_path,

@@ -16,14 +16,26 @@ pub enum FileUrls {
     Allowed,
 }
 
-/// Which addresses may be connected to for somebody else. Private ranges are always allowed: that is where most forges live.
+/// Which addresses may be connected to for somebody else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addresses {
-    /// Neither this machine nor link-local ones, where clouds serve credentials.
+    /// Only those that the whole world could reach: for an administrator whose tenants have no business inside.
+    NotPrivate,
+    /// Neither this machine nor link-local ones, where clouds serve credentials. Private ranges are, because most forges live there.
     #[default]
     NotOwn,
     /// This machine too, for a forge beside us; link-local ones still not.
     OwnToo,
+}
+
+impl Addresses {
+    /// For a place that the administrator has named: a mirror may be where nobody else may point.
+    pub(crate) fn for_named_place(self) -> Self {
+        match self {
+            Self::NotPrivate | Self::NotOwn => Self::NotOwn,
+            Self::OwnToo => Self::OwnToo,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,9 +194,36 @@ pub(crate) fn may_connect(address: IpAddr, rule: Addresses) -> bool {
     let own =
         address.is_loopback() || v4.is_some_and(|v4| v4.is_loopback() || v4.octets().first() == Some(&0));
     match rule {
+        Addresses::NotPrivate => !never && !own && !is_private(address, v4),
         Addresses::NotOwn => !never && !own,
         Addresses::OwnToo => !never,
     }
+}
+
+/// Whether it lies in a range that is used inside of networks only. `v4` is the address itself, or the one inside of it.
+fn is_private(address: IpAddr, v4: Option<Ipv4Addr>) -> bool {
+    let inside_v4 = v4.is_some_and(|v4| {
+        let [first, second, third, _] = v4.octets();
+        v4.is_private()
+            // Behind a carrier's NAT, which clouds use for nodes and services too.
+            || (first == 100 && second & 0xc0 == 64)
+            // Of protocols, and of benchmarks.
+            || (first == 192 && second == 0 && third == 0)
+            || (first == 198 && second & 0xfe == 18)
+            // Reserved; some networks use it inside.
+            || first >= 240
+    });
+    let inside_v6 = match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => {
+            let [first, second, third, ..] = v6.segments();
+            // fc00::/7 is unique local, fec0::/10 was site-local, and 64:ff9b:1::/48 translates to addresses of a network's own choice.
+            first & 0xfe00 == 0xfc00
+                || first & 0xffc0 == 0xfec0
+                || (first, second, third) == (0x64, 0xff9b, 1)
+        }
+    };
+    inside_v4 || inside_v6
 }
 
 /// The IPv4 address inside a mapped, compatible, 6to4 or NAT64 one: the usual ways around an address filter.
@@ -253,6 +292,56 @@ mod tests {
         }
         for text in ["10.0.0.1", "192.0.2.7", "2001:db8::1", "fd12::1"] {
             assert!(may_connect(text.parse().unwrap(), Addresses::NotOwn), "{text}");
+        }
+    }
+
+    #[test]
+    fn private_ranges_are_refused_where_the_administrator_says_so() {
+        let private = [
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.1",
+            "100.127.255.255",
+            "192.0.0.8",
+            "198.18.77.1",
+            "198.19.255.255",
+            "240.0.0.1",
+            "fd12::1",
+            "fc00::1",
+            "fec0::1",
+            "64:ff9b:1::1",
+            "::ffff:10.0.0.1",
+            "::a00:1",
+            "2002:c0a8:101::",
+            "64:ff9b::6440:1",
+        ];
+        for text in private {
+            let address: IpAddr = text.parse().unwrap();
+            assert!(!may_connect(address, Addresses::NotPrivate), "{text}");
+            assert!(may_connect(address, Addresses::NotOwn), "{text}");
+        }
+        for text in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1", "0.0.0.0"] {
+            assert!(!may_connect(text.parse().unwrap(), Addresses::NotPrivate), "{text}");
+        }
+        let public = [
+            "1.1.1.1",
+            "9.255.255.255",
+            "11.0.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.167.255.255",
+            "100.63.255.255",
+            "100.128.0.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "2001:4860::1",
+            "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+        ];
+        for text in public {
+            assert!(may_connect(text.parse().unwrap(), Addresses::NotPrivate), "{text}");
         }
     }
 

@@ -384,6 +384,13 @@ async fn this_machine_is_no_registry_unless_the_administrator_says_so() {
         let error = resolve(&strict, &named).await.unwrap_err().to_string();
         assert!(error.contains("which is not a place for a registry"), "{error}");
     }
+    let public = ImageOptions { addresses: Addresses::NotPrivate, ..options.clone() };
+    let public = Images::new(public).unwrap();
+    for host in ["10.0.0.1:5000", "[fd12::1]:5000"] {
+        let named = ImagePlace { host: host.to_owned(), ..place.clone() };
+        let error = resolve(&public, &named).await.unwrap_err().to_string();
+        assert!(error.contains("which is not a place for a registry"), "{error}");
+    }
     let own = Images::new(ImageOptions { addresses: Addresses::OwnToo, ..options }).unwrap();
     assert!(resolve(&own, &place).await.is_ok());
 }

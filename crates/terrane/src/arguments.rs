@@ -247,6 +247,10 @@ pub(crate) struct Controller {
     /// Read file:// repositories and Git servers on this machine too
     #[arg(long)]
     pub allow_local_sources: bool,
+    /// Ask no Git server, registry or receiver of notifications at a private address (RFC 1918, unique local, shared by carriers and their
+    /// like), unless --git-rewrite or --registry-rewrite leads there
+    #[arg(long, conflicts_with = "allow_local_sources")]
+    pub deny_private_addresses: bool,
     /// Read repositories below one URL from another place, such as a mirror; may be given several times
     #[arg(long, value_name = "FROM=TO")]
     pub git_rewrite: Vec<sources::Rewrite>,

@@ -68,6 +68,7 @@ fn registries(sources: &ImageSources, addresses: Addresses) -> Registries {
     Registries {
         rewrites: sources.rewrites().map(ToString::to_string).collect(),
         own_too: addresses == Addresses::OwnToo,
+        private_denied: addresses == Addresses::NotPrivate,
     }
 }
 

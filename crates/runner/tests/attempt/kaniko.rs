@@ -59,6 +59,7 @@ impl Build<'_> {
             registries: Registries {
                 rewrites: vec![format!("{HOST}=http://{}", self.registry.address())],
                 own_too: true,
+                private_denied: false,
             },
             cache: None,
         };

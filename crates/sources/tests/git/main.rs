@@ -346,3 +346,16 @@ async fn this_machine_is_not_a_forge_by_default() {
         assert_eq!(error.reason(), "UrlForbidden", "{host}: {error}");
     }
 }
+
+#[tokio::test]
+async fn private_addresses_are_no_forge_where_they_are_denied() {
+    let cache = tempfile::tempdir().unwrap();
+    let options = GitOptions { addresses: Addresses::NotPrivate, ..GitOptions::new(cache.path()) };
+    let git = Git::new(options).unwrap();
+    for place in ["https://10.0.0.1/x.git", "https://[fd12::1]/x.git", "ssh://git@192.168.1.1/x.git"] {
+        let source = Source::anonymous(GitUrl::new(place).unwrap());
+        let error = git.resolve(&source).await.unwrap_err();
+        assert_eq!(error.reason(), "UrlForbidden", "{place}: {error}");
+        assert!(error.to_string().contains("which is not a place for a repository"), "{error}");
+    }
+}

@@ -84,6 +84,8 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
         .context("prepare the datastore's client")?;
     let (file_urls, addresses) = if options.allow_local_sources {
         (FileUrls::Allowed, Addresses::OwnToo)
+    } else if options.deny_private_addresses {
+        (FileUrls::default(), Addresses::NotPrivate)
     } else {
         (FileUrls::default(), Addresses::default())
     };
