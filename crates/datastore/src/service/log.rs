@@ -15,7 +15,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::access::Operation;
-use super::{Error, Service};
+use super::{Error, Service, store};
 use crate::key::{Artefact, Attempt, Key, RunUid};
 
 /// A log that grows past this is refused; the runner says so in the log before it comes to that.
@@ -131,20 +131,32 @@ pub(super) async fn append(
     let end = end_of(&segments);
     let fits = offset == end || segments.get(&offset) == Some(&size);
     if !fits {
-        return Err(Error::LogEnd {
-            end,
-            message: format!(
-                "the log of {attempt} ends at byte {end}; a segment for byte {offset} does not fit"
-            ),
-        });
+        return Err(does_not_fit(&attempt, offset, end));
     }
-    // Stored at this offset already with other bytes: refused by the store.
-    service.store.put_bytes(&key, &description.namespace, content).await?;
+    match service.store.put_bytes(&key, &description.namespace, content).await {
+        Ok(_) => {}
+        Err(conflict @ store::Error::Conflict(_)) => {
+            // Another replica stored a piece there, or a request that was given up in its middle did. Its answer was lost, and the runner has
+            // gathered more lines since: it goes on behind that piece. Other bytes of the same length are another log.
+            service.log_learn(&attempt, &mut segments).await?;
+            return Err(match segments.get(&offset) {
+                Some(stored) if *stored != size => does_not_fit(&attempt, offset, end_of(&segments)),
+                Some(_) | None => conflict.into(),
+            });
+        }
+        Err(other) => return Err(other.into()),
+    }
     segments.insert(offset, size);
     let end = end_of(&segments);
     drop(segments);
     known.grown.notify_waiters();
     Ok((StatusCode::OK, [(crate::header::LOG_END, end.to_string())]).into_response())
+}
+
+fn does_not_fit(attempt: &Attempt, offset: u64, end: u64) -> Error {
+    let message =
+        format!("the log of {attempt} ends at byte {end}; a segment for byte {offset} does not fit");
+    Error::LogEnd { end, message }
 }
 
 #[derive(Debug, Deserialize)]

@@ -87,24 +87,23 @@ impl Harness {
     }
 
     async fn start(dir: tempfile::TempDir, store: Objects) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
-        let service = service(&dir.path().join("keys"), &store);
-        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
-        let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+        let (base, server) = serve(&dir.path().join("keys"), &store).await;
         Self { base, http: reqwest::Client::new(), store, dir, server, _google: None }
     }
 
     /// The same objects served by a new process, as far as can be told from outside: nothing is remembered, keys are read again.
     pub(crate) async fn restarted(mut self) -> Self {
         self.server.abort();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        self.base = format!("http://{}", listener.local_addr().unwrap());
-        let service = service(&self.keys(), &self.store);
-        #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
-        let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+        let (base, server) = serve(&self.keys(), &self.store).await;
+        self.base = base;
         self.server = server;
         self
+    }
+
+    /// A second service on the same objects and keys, as another replica is.
+    pub(crate) async fn beside(&self) -> Beside {
+        let (base, server) = serve(&self.keys(), &self.store).await;
+        Beside { base, server }
     }
 
     pub(crate) fn keys(&self) -> PathBuf {
@@ -112,9 +111,7 @@ impl Harness {
     }
 
     pub(crate) fn client(&self, token: &str) -> Client {
-        Client::new(&self.base, TokenSource::Fixed(token.to_owned().into()))
-            .unwrap()
-            .with_patience(Duration::ZERO)
+        client(&self.base, token)
     }
 
     pub(crate) async fn describe(&self, description: &Description) -> Attempt {
@@ -173,9 +170,36 @@ impl Harness {
     }
 }
 
-fn service(keys: &std::path::Path, store: &Objects) -> axum::Router {
+/// It remembers what it was asked, and nothing of what the first was.
+pub(crate) struct Beside {
+    base: String,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Beside {
+    pub(crate) fn client(&self, token: &str) -> Client {
+        client(&self.base, token)
+    }
+}
+
+fn client(base: &str, token: &str) -> Client {
+    Client::new(base, TokenSource::Fixed(token.to_owned().into())).unwrap().with_patience(Duration::ZERO)
+}
+
+async fn serve(keys: &std::path::Path, store: &Objects) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
     let keys = Keyring::load_or_create(keys).unwrap();
-    router(Options { objects: store.clone(), keys, reviewer: Arc::new(ByName) })
+    let service = router(Options { objects: store.clone(), keys, reviewer: Arc::new(ByName) });
+    #[allow(clippy::disallowed_methods)] // A test's server ends with the test.
+    let server = tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+    (base, server)
 }
 
 pub(crate) fn description(

@@ -2,6 +2,7 @@
 //! Azure's own, and on a stand-in for Google's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod beside;
 mod buckets;
 mod cases;
 mod harness;
@@ -58,6 +59,11 @@ everywhere! {
         many_race_for_a_lock_and_one_wins
         the_audit_is_appended_once_read_back_in_order_and_never_changed
         a_runner_may_do_exactly_what_its_run_needs;
+    beside:
+        many_race_for_a_lock_over_two_services_and_one_wins
+        many_race_to_write_a_state_over_two_services_and_one_wins
+        what_one_service_did_to_a_state_the_other_knows
+        a_log_goes_on_at_another_service_behind_what_the_first_stored;
     rotation:
         a_new_key_seals_and_older_ones_open_until_everything_is_sealed_anew
         what_was_changed_swapped_or_rolled_back_behind_our_back_is_refused;
