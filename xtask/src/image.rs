@@ -6,6 +6,8 @@ mod debian;
 mod layer;
 mod layout;
 mod program;
+#[cfg(test)]
+mod recipes;
 mod sbom;
 
 use std::fs;
