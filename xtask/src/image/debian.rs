@@ -13,9 +13,9 @@ use sha2::{Digest as _, Sha256};
 use super::layer::{Entry, Kind, Layer};
 
 /// What the controller, the server and the datastore call: git, by https and ssh, and the shell that git itself calls.
-const BASE: &[&str] = &["base-files", "ca-certificates", "dash", "git", "openssh-client"];
+pub(super) const BASE: &[&str] = &["base-files", "ca-certificates", "dash", "git", "openssh-client"];
 /// What a runner has besides, for scripts of layers and `local-exec`.
-const RUNNER: &[&str] = &["bash", "coreutils", "grep", "sed"];
+pub(super) const RUNNER: &[&str] = &["bash", "coreutils", "grep", "sed"];
 
 /// Dependencies that are left out. Most serve the package manager, which the image has not; without perl git has no `send-email`, `svn` and
 /// interactive `add`, which nobody calls here.
