@@ -456,16 +456,9 @@ async fn at_rest(fleet: &mut Fleet, scale: &Scale) -> Result<Vec<Row>> {
 
 /// Its layers are compressed in the archive, and the rest is a few kilobytes.
 fn image_size(images: &Path) -> Result<Row> {
-    let archives = fs::read_dir(images).with_context(|| format!("reading {}", images.display()))?;
-    let mut size = None;
-    for archive in archives {
-        let archive = archive.context("reading the directory of images")?;
-        let name = archive.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".tar") && !name.contains("runner") {
-            size = Some(archive.metadata().context("reading an image")?.len());
-        }
-    }
-    let megabytes = size.with_context(|| format!("{} has no image", images.display()))? / 1_000_000;
+    let archive = images.join(controllers_archive(std::env::consts::ARCH));
+    let size = fs::metadata(&archive).with_context(|| format!("reading {}", archive.display()))?.len();
+    let megabytes = size / 1_000_000;
     Ok(Row {
         measure: "controller's image, compressed".into(),
         ours: format!("{megabytes} MB"),
@@ -476,9 +469,31 @@ fn image_size(images: &Path) -> Result<Row> {
     })
 }
 
+/// As `cargo xtask image` names it; those of the runner and the builder lie beside it, and may be of other versions too.
+fn controllers_archive(machine: &str) -> String {
+    let machine = match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("terrane-{}-{machine}.tar", env!("CARGO_PKG_VERSION"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_controllers_image_is_found_among_those_of_others() -> Result<()> {
+        let directory = tempfile::tempdir()?;
+        let own = controllers_archive(std::env::consts::ARCH);
+        for (part, size) in [("terrane-builder-", 90), ("terrane-", 40), ("terrane-runner-", 70)] {
+            let archive = directory.path().join(own.replace("terrane-", part));
+            fs::File::create(archive)?.set_len(size * 1_000_000)?;
+        }
+        assert_eq!(image_size(directory.path())?.ours, "40 MB");
+        Ok(())
+    }
 
     #[test]
     fn nineteen_of_twenty_layers_share_a_namespace_and_the_others_take_turns() {
