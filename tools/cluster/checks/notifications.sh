@@ -25,7 +25,9 @@ YAML
     authority=$(kubectl --namespace default get secret quickstart-git --output 'jsonpath={.data.ca\.crt}' | base64 --decode)
     kubectl --namespace default create secret generic told --from-literal url=https://quickstart-git.default.svc/news-0c1d2e \
         --from-literal key=not-a-real-key --from-literal "ca.crt=$authority" >/dev/null
-    eventually 60 "and is ready once it is there" notification_says Telling
+    kubectl --namespace default wait terraformnotification/told --for condition=Ready --timeout 60s >/dev/null ||
+        fail "it is not Ready once its Secret is there"
+    equal "and is ready once it is there, for which kubectl wait waits" "" "$(notification_says Telling || echo "another reason")"
 }
 
 check_notification() {

@@ -61,6 +61,8 @@ check_terraform() {
         --from-literal url=https://quickstart-git.default.svc --from-file "ca.crt=$work/git-ca.crt" >/dev/null
     terraform_manifest "Hello from a workload" | kubectl apply --server-side --filename - >/dev/null
     eventually 120 "a Terraform is deployed" terraform_gives greeting "Hello from a workload"
+    kubectl --namespace default wait terraform/workload --for condition=Ready --timeout 30s >/dev/null || fail "a Terraform that is deployed is not Ready"
+    say "kubectl wait --for condition=Ready works on a Terraform"
     equal "what is sensitive is named" "*** (sensitive; key word of Secret workload-outputs)" \
         "$(kubectl --namespace default get terraform/workload --output 'jsonpath={.status.output.word}')"
     surroundings | kubectl apply --filename - >/dev/null
