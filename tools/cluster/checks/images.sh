@@ -97,11 +97,33 @@ pulled() {
     "$cluster" enter ctr --namespace k8s.io images tag "$remote" "$1" >/dev/null
 }
 
+# The digest of an image's manifest: digest_of ARCHIVE
+digest_of() { tar --extract --to-stdout --file "$1" index.json | sed 's/.*"digest":"\([^"]*\)".*/\1/'; }
+
+# Of the same program once more, to compare; the others differ by layers that are made in the same way.
+check_made_again() {
+    local archive again
+    cargo xtask image --binary "${TERRANE_PROGRAM:?say which program, as \`make test-cluster\` does}" --out "$work/again" \
+        --debs "$(dirname "$(tools/setup path)")/debs" --or-newest-packages >/dev/null
+    again=("$work"/again/*.tar)
+    archive=$images/${again[0]##*/}
+    equal "the same program makes the same image again" "$(digest_of "$archive")" "$(digest_of "${again[0]}")"
+    rm -r "$work/again"
+}
+
+# What is in an image, beside it: has_parts_list ARCHIVE DIGEST
+has_parts_list() {
+    jq --exit-status --arg digest "${2#sha256:}" \
+        '.bomFormat == "CycloneDX" and .metadata.component.hashes[0].content == $digest and ([.components[].name] | index("libc6") and index("tokio"))' \
+        "${1%.tar}.cdx.json" >/dev/null || fail "the list of what is in $1 is not beside it, or of another image"
+}
+
 check_images() {
     local archive archives name version digest
     kubectl create namespace images >/dev/null
     kubectl label namespace images pod-security.kubernetes.io/enforce=restricted >/dev/null
     eventually 60 "a namespace has its account" kubectl --namespace images get serviceaccount default
+    check_made_again
     start_registry
     PLAIN_HTTP=1 tools/push "$REGISTRY" "$images" >"$work/pushed"
     archives=("$images"/*.tar)
@@ -109,7 +131,8 @@ check_images() {
     for archive in "$images"/*.tar; do
         name=$(tar --extract --to-stdout --file "$archive" manifest.json | sed 's/.*"RepoTags":\["\([^"]*\)".*/\1/')
         version=${name##*:}
-        digest=$(tar --extract --to-stdout --file "$archive" index.json | sed 's/.*"digest":"\([^"]*\)".*/\1/')
+        digest=$(digest_of "$archive")
+        has_parts_list "$archive" "$digest"
         equal "the node has $name by the digest of its archive" "$digest" \
             "$("$cluster" enter ctr --namespace k8s.io images list "name==$name" | awk 'NR == 2 { print $3 }')"
         case $name in
