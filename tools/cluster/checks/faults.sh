@@ -103,9 +103,13 @@ tell_faults() {
         '^False PodNotStarting: .*terrane-runner:nothing cannot be pulled'
 }
 
-# The causes go, and etcd is killed while the controllers have all of that to do.
+# The causes go, and the API server and etcd are killed while the controllers have all of that to do.
 mend_tenants() {
     local before pid name
+    pid=$(<"$STATE/run/terrane/kube-apiserver.pid")
+    "$cluster" enter kill -KILL "$pid"
+    eventually 60 "the API server is killed while layers wait" restarted kube-apiserver "$pid"
+    eventually 60 "the API answers again" kubectl get --raw /readyz
     kubectl delete namespace fault-leaving --wait=false >/dev/null
     kubectl --namespace fault-quota delete quota none >/dev/null
     kubectl delete validatingadmissionpolicybinding/fault-denied validatingadmissionpolicy/fault-denied >/dev/null
