@@ -84,7 +84,7 @@ serve_code() {
         --from-literal url=https://check-git.default.svc >/dev/null
     # A state belongs to a place in the code, so each layer has one of its own.
     items='{key: checked.tf, path: checked/main.tf}'
-    for layer in slow-killed slow-drained slow-paused; do items+=", {key: slow.tf, path: $layer/main.tf}"; done
+    for layer in slow-killed slow-drained slow-lost slow-paused; do items+=", {key: slow.tf, path: $layer/main.tf}"; done
     for layer in "${GOING[@]}"; do items+=", {key: slow.tf, path: fault-$layer/main.tf}"; done
     for layer in "${FAULTS[@]}"; do items+=", {key: quick.tf, path: fault-$layer/main.tf}"; done
     sed -e 's/quickstart/check/g' -e "s|items: .*|items: [$items]|" examples/quickstart/2-git-server.yaml |

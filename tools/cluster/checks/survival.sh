@@ -4,6 +4,7 @@
 check_survival() {
     check_killed
     check_drained
+    check_lost
     check_offices
     check_paused_leader
     eventually 120 "the layer whose apply was interrupted is applied by itself" ready slow-drained
@@ -73,7 +74,47 @@ check_drained() {
         >"$work/drained" 2>&1 || fail "the node was not drained: $(<"$work/drained")"
     equal "a drained node's apply is interrupted and its end recorded" "Failed 1 1 Interrupted" "$(applies slow-drained)"
     eventually 30 "its state was saved" alice state list slow-drained
+    # Nothing of what follows can begin while the node takes no pods.
+    equal "with what it had begun to make" terraform_data.slow "$(alice state list slow-drained)"
+    equal "and its lock is free" "the state of slow-drained is not locked" "$(alice state locks slow-drained)"
     kubectl uncordon "$NODE_NAME" >/dev/null
+}
+
+# The Lease of a layer's state: who holds it, and since when.
+held() {
+    local state
+    state=$(kubectl --namespace default get terraformruns --output json |
+        jq --raw-output --arg layer "$1" 'first(.items[] | select(.spec.layer.name == $layer and .spec.action == "apply")) | .spec.state')
+    kubectl --namespace "$system" get lease "state-${state:0:40}" --output 'jsonpath={.metadata.resourceVersion} {.spec}'
+}
+has_no_task() {
+    local tasks
+    tasks=$("$cluster" enter ctr --namespace k8s.io tasks list) && ! grep --quiet "^$1 .*RUNNING" <<<"$tasks"
+}
+
+# To the API a node whose kubelet is stopped is one that is lost: its pods may be at work, and nobody is told. For less time than after which the
+# cluster takes all of the node's pods for gone, as there is no other node.
+check_lost() {
+    local pod task before
+    make_layer slow-lost slow-lost
+    eventually 90 "an apply is at work on a node that will be lost" at_work slow-lost
+    pod=$(apply_pod slow-lost)
+    task=$(kubectl --namespace default get "$pod" --output 'jsonpath={.status.containerStatuses[0].containerID}')
+    before=$(held slow-lost)
+    # `finish` lets it go on, should something fail.
+    stopped=$(<"$STATE/run/terrane/kubelet.pid")
+    "$cluster" enter kill -STOP "$stopped"
+    kubectl --namespace default delete "$pod" --force --grace-period 0 --wait=false >/dev/null 2>&1
+    eventually 40 "it ended, its pod was deleted by force, and the node said nothing" has_no_task "${task#containerd://}"
+    equal "its pod is there all the same, and no other" "$pod" "$(apply_pod slow-lost)"
+    equal "nobody guesses how it ended" "Running 1 null null" "$(applies slow-lost)"
+    equal "the state's lock is held as before" "$before" "$(held slow-lost)"
+    "$cluster" enter kill -CONT "$stopped"
+    stopped=
+    eventually 90 "its end is recorded when the node is back" ready slow-lost
+    equal "there was one apply, with one attempt" "Succeeded 1 0 Succeeded" "$(applies slow-lost)"
+    eventually 60 "and its pod goes" absent "$pod"
+    eventually 60 "all parts are available" available
 }
 
 check_offices() {
