@@ -91,7 +91,7 @@ kaniko: ## Build kaniko, so that `make image` also makes the image that builds i
 
 cluster: ## Run a real Kubernetes of one node on this machine, with the images of Terrane, as root: eval "$(make -s cluster)"
 	@$(MAKE) --no-print-directory image >&2
-	@tools/setup cluster
+	@tools/setup cluster >&2
 	@tools/cluster/cluster up "$(TARGET)/image"
 
 cluster-down: ## Stop it and remove what it kept

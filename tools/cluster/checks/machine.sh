@@ -1,11 +1,15 @@
 # shellcheck shell=bash
 # The cluster's start and end: what it prints, and that the machine is afterwards as it was. Read by `check`.
 
+# The recipe of `make cluster`, whose lines a shell evaluates.
+recipe_of_cluster() { awk '/^cluster:/ { on = 1; next } on && !/^\t/ { exit } on' Makefile; }
+
 note_machine() { machine >"$work/before"; }
 
 start() {
     "$cluster" up "$images" >"$work/lines"
     equal "two lines are printed, and nothing else" "export KUBECONFIG= export PATH=" "$(sed 's/=.*/=/' "$work/lines" | xargs)"
+    equal "nothing that \`make cluster\` does before that prints there" "" "$(recipe_of_cluster | head --lines -1 | grep --invert-match '>&2$' || true)"
     # shellcheck disable=SC1091 # written just now
     source "$work/lines"
     equal "helm is the pinned one" "v$HELM_VERSION" "$(helm version --template '{{.Version}}')"
