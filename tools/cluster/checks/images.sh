@@ -68,13 +68,13 @@ shell_root() {
     for file in $(ldd "$1/bin/sh" | grep --only-matching '/[^ ]*'); do install -D "$(realpath "$file")" "$1$file"; done
 }
 
-# An image of that root: push_image REPOSITORY TAG DIRECTORY [WORKING-DIRECTORY]
+# An image of that root: push_image REPOSITORY TAG DIRECTORY [WORKING-DIRECTORY [NAME=VALUE]]
 push_image() {
     local layer config
     tar --create --file "$work/image.tar" --owner 0 --group 0 --numeric-owner --directory "$3" .
     layer=$(upload "$1" "$work/image.tar")
     printf '{"architecture":"%s","os":"linux","config":{%s},"rootfs":{"type":"layers","diff_ids":["%s"]}}' \
-        "$(dpkg --print-architecture)" "${4:+\"WorkingDir\":\"$4\"}" "$layer" >"$work/image.json"
+        "$(dpkg --print-architecture)" "${4:+\"WorkingDir\":\"$4\"}${5:+,\"Env\":[\"$5\"]}" "$layer" >"$work/image.json"
     config=$(upload "$1" "$work/image.json")
     printf '{"schemaVersion":2,"mediaType":"%s","config":{"mediaType":"%s","digest":"%s","size":%s},"layers":[{"mediaType":"%s","digest":"%s","size":%s}]}' \
         application/vnd.oci.image.manifest.v1+json application/vnd.oci.image.config.v1+json "$config" "$(stat --format %s "$work/image.json")" \

@@ -35,6 +35,31 @@ inside_gives() {
         jq --exit-status --arg word "$1" '.status.state == "Completed" and .status.output.word == $word'
 }
 
+# As examples/Dockerfile makes it, with a shell of this machine for its base: push_sample
+push_sample() {
+    local files
+    read -ra files < <(sed -n 's|^COPY \(.*\) \./$|\1|p' examples/Dockerfile)
+    shell_root "$work/sample"
+    mkdir -p "$work/sample/app"
+    (cd examples/seeds/001 && cp "${files[@]}" "$work/sample/app")
+    push_image alustan/infrastructure 1.0.0 "$work/sample" "$(sed -n 's/^WORKDIR //p' examples/Dockerfile)" "$(sed -n 's/^ENV //p' examples/Dockerfile)"
+}
+
+sample_gives() {
+    kubectl --namespace default get terraform/staging-cluster --output json | jq --exit-status '
+        .status.state == "Completed" and .status.output.vpc_cidr == "10.1.0.0/16"
+        and .status.postDeployOutput.outputs.EC2[0].Region == "eu-central-1"'
+}
+
+# The manifest of examples/seeds/001 as it stands there, by the name that its image has at Docker Hub.
+check_sample() {
+    push_sample
+    kubectl --namespace default apply --filename examples/seeds/001/workload.yaml >/dev/null
+    eventually 180 "the sample workload is deployed from its image" sample_gives
+    kubectl --namespace default delete terraform staging-cluster --timeout 180s >/dev/null || fail "the sample workload does not go"
+    say "and destroyed by its script"
+}
+
 check_inside() {
     write_workload "$work/workload"
     push_image team/workload 1.0.0 "$work/workload" /app
@@ -52,4 +77,5 @@ EOF
         fail "plan and apply were not both in the image at their first attempt"
     kubectl --namespace default delete terraform inside --timeout 180s >/dev/null || fail "the Terraform does not go"
     say "and destroyed"
+    check_sample
 }

@@ -78,7 +78,8 @@ check_upgrade() {
     made=$(authorities)
     before=$(pods)
     helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set "server.publicUrl=$url" --set controller.maxRunnerPods=3 \
-        --set "controller.registryRewrites[0]=images.example=http://$REGISTRY" >/dev/null
+        --set "controller.registryRewrites[0]=images.example=http://$REGISTRY" \
+        --set "controller.registryRewrites[1]=docker.io/alustan=http://$REGISTRY/alustan" >/dev/null
     eventually 180 "helm upgrade: new pods are available" replaced "$before"
     equal "certificates are kept" "$made" "$(authorities)"
     equal "the server has announced itself" "$url" \
