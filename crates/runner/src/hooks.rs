@@ -394,6 +394,7 @@ mod tests {
             mark: format!("hooks-{}", std::process::id()),
             stop,
             grace: Duration::from_millis(200),
+            whole: Default::default(),
         };
         let limited = async |script: &str, limit: Duration| {
             let arguments = ["-c".into(), script.into()];

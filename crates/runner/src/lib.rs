@@ -196,6 +196,7 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
             mark: format!("{attempt}/{}", random_word()?),
             stop: stop_wish,
             grace: options.grace,
+            whole: log.mask().patterns(),
         },
         search_path: &options.search_path,
         tools: options.tools.as_deref(),

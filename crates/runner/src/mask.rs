@@ -1,6 +1,8 @@
 //! Masking secrets in a log. The second line of defence: code that runs in a runner can always print a secret in a
 //! shape that nobody looks for. The usual shapes are looked for: plain, base64 in each alignment, percent, JSON, hex.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -11,7 +13,7 @@ const SHORTEST: usize = 5;
 /// Knows the secrets of one attempt. Shows none of them.
 pub struct Mask {
     /// Longest first, so that a value is hidden whole before a shorter one inside it.
-    patterns: Vec<SecretString>,
+    patterns: Arc<[SecretString]>,
 }
 
 impl std::fmt::Debug for Mask {
@@ -38,10 +40,15 @@ impl Mask {
         Self { patterns: patterns.into_iter().map(SecretString::from).collect() }
     }
 
+    /// What is looked for, and so must come in one line.
+    pub fn patterns(&self) -> Arc<[SecretString]> {
+        Arc::clone(&self.patterns)
+    }
+
     /// O(line · patterns).
     pub fn line(&self, line: &str) -> String {
         let mut text = line.to_owned();
-        for pattern in &self.patterns {
+        for pattern in self.patterns.iter() {
             if text.contains(pattern.expose_secret()) {
                 text = text.replace(pattern.expose_secret(), HIDDEN);
             }

@@ -13,6 +13,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::tool::Program;
@@ -145,6 +146,7 @@ async fn ask(path: &Path) -> Option<Version> {
         mark: format!("version of {}", path.display()),
         stop,
         grace: Duration::from_secs(5),
+        whole: Arc::default(),
     };
     version_of(path, &surroundings).await
 }

@@ -5,9 +5,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::terragrunt::is_command_of;
 
-/// Longer lines are cut into pieces of this size.
+/// Longer lines are cut into pieces of about this size.
 const LINE_LIMIT: usize = 256 * 1024;
 
 /// The name of the variable that marks every process of an attempt, so that descendants who left the group are found.
@@ -47,6 +49,8 @@ pub struct Surroundings {
     pub stop: watch::Receiver<Wish>,
     /// How long a tool may take to stop after its interrupt.
     pub grace: Duration,
+    /// What no cut of a long line goes through: who hides values sees one piece after the other, and half a value in none.
+    pub whole: Arc<[SecretString]>,
 }
 
 /// How a process ended.
@@ -119,8 +123,8 @@ async fn run_family(
         .spawn()
         .map_err(|source| Error::Start { program: name.clone(), source })?;
     let family = Family::of(&child, &surroundings.mark);
-    let mut out = Reader::new(child.stdout.take());
-    let mut err = Reader::new(child.stderr.take());
+    let mut out = Reader::new(child.stdout.take(), &surroundings.whole);
+    let mut err = Reader::new(child.stderr.take(), &surroundings.whole);
     let mut stop = surroundings.stop.clone();
     let mut interrupted = false;
     let mut kill_at = None;
@@ -175,7 +179,7 @@ fn tell(
 }
 
 async fn drain<R: AsyncRead + Unpin>(
-    reader: &mut Reader<R>,
+    reader: &mut Reader<'_, R>,
     stream: Stream,
     lines: Lines<'_>,
     program: &str,
@@ -200,15 +204,16 @@ async fn at(moment: Option<tokio::time::Instant>) {
     }
 }
 
-struct Reader<R> {
+struct Reader<'a, R> {
     stream: Option<R>,
     pending: Vec<u8>,
     done: bool,
+    whole: &'a [SecretString],
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
-    fn new(stream: Option<R>) -> Self {
-        Self { done: stream.is_none(), stream, pending: Vec::new() }
+impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
+    fn new(stream: Option<R>, whole: &'a [SecretString]) -> Self {
+        Self { done: stream.is_none(), stream, pending: Vec::new(), whole }
     }
 
     /// The lines that one read completes. Safe to drop while it waits: nothing is taken before it is kept.
@@ -226,19 +231,27 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     fn take_lines(&mut self) -> Vec<String> {
+        // Only with so much behind the limit is it known whether a value goes across it.
+        let longest = self.whole.iter().map(|value| value.expose_secret().len()).max().unwrap_or(0);
         let mut lines = Vec::new();
-        let mut start = 0;
-        for (at, byte) in self.pending.iter().enumerate() {
-            if *byte == b'\n' || at - start >= LINE_LIMIT {
-                let end = if *byte == b'\n' { at } else { at + 1 };
-                lines.push(text_of(self.pending.get(start..end).unwrap_or_default()));
-                start = at + 1;
+        let mut rest = self.pending.as_slice();
+        while !rest.is_empty() {
+            let end = rest.iter().position(|byte| *byte == b'\n');
+            let line = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            let is_all = end.is_some() || self.done;
+            if line.len() > LINE_LIMIT && (is_all || line.len() >= LINE_LIMIT + longest) {
+                let (piece, after) = rest.split_at(place_to_cut(line, self.whole));
+                lines.push(String::from_utf8_lossy(piece).into_owned());
+                rest = after;
+            } else if is_all {
+                lines.push(text_of(line));
+                rest = end.and_then(|end| rest.get(end + 1..)).unwrap_or_default();
+            } else {
+                break;
             }
         }
-        self.pending.drain(..start);
-        if self.done && !self.pending.is_empty() {
-            lines.push(text_of(&std::mem::take(&mut self.pending)));
-        }
+        let taken = self.pending.len() - rest.len();
+        self.pending.drain(..taken);
         lines
     }
 }
@@ -246,6 +259,32 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 fn text_of(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     String::from_utf8_lossy(line).into_owned()
+}
+
+/// Where a line longer than the limit is cut: between two characters, and through none of the values. O(limit · values).
+fn place_to_cut(line: &[u8], whole: &[SecretString]) -> usize {
+    let is_within_character =
+        |at: &usize| line.get(*at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
+    let furthest_back = LINE_LIMIT - 3;
+    let between = (furthest_back..=LINE_LIMIT).rev().find(|at| !is_within_character(at));
+    let mut cut = between.unwrap_or(LINE_LIMIT);
+    while let Some((start, end)) = whole.iter().find_map(|value| across(line, cut, value.expose_secret())) {
+        if start == 0 {
+            return end;
+        }
+        cut = start;
+    }
+    cut
+}
+
+/// Where a value lies that begins before this place and ends behind it.
+fn across(line: &[u8], at: usize, value: &str) -> Option<(usize, usize)> {
+    let value = value.as_bytes();
+    let beyond = value.len().checked_sub(1).filter(|beyond| *beyond > 0)?;
+    let from = at.saturating_sub(beyond);
+    let around = line.get(from..line.len().min(at + beyond))?;
+    let start = from + around.windows(value.len()).position(|part| part == value)?;
+    Some((start, start + value.len()))
 }
 
 /// A process with everything it started.
@@ -379,7 +418,7 @@ mod tests {
     fn surroundings(mark: &str, grace: Duration) -> (watch::Sender<Wish>, Surroundings) {
         let (sender, stop) = watch::channel(Wish::GoOn);
         let environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
-        (sender, Surroundings { environment, mark: mark.to_owned(), stop, grace })
+        (sender, Surroundings { environment, mark: mark.to_owned(), stop, grace, whole: Arc::default() })
     }
 
     async fn shell(script: &str, around: &Surroundings) -> (Ended, Vec<String>) {
@@ -402,6 +441,36 @@ mod tests {
         let (_, said) = shell("head -c 600000 /dev/zero | tr '\\0' x", &around).await;
         assert_eq!(said.iter().map(String::len).sum::<usize>(), 600_000);
         assert!(said.len() > 1);
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_cut_between_characters_and_not_through_what_stays_whole() {
+        let (_keep, mut around) = surroundings("cuts", Duration::from_secs(5));
+        let long = "v".repeat(LINE_LIMIT + 3);
+        around.whole = [long.as_str(), "hunter2hunter2", "2hunt"].map(SecretString::from).into();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (fill, some) = ("x".repeat(LINE_LIMIT - 5), "y".repeat(LINE_LIMIT));
+        for (line, pieces) in [
+            (
+                format!("{fill}hunter2hunter2{fill}"),
+                vec![fill.clone(), format!("hunter2hunter2{}", &fill[9..]), "x".repeat(9)],
+            ),
+            (
+                format!("{fill}xxx\u{20ac}{some}"),
+                vec![format!("{fill}xxx"), format!("\u{20ac}{}", &some[3..]), "yyy".to_owned()],
+            ),
+            (format!("{long}{fill}"), vec![long.clone(), fill.clone()]),
+            (fill.clone(), vec![fill.clone()]),
+        ] {
+            for end in ["", "\n", "\nnext\n"] {
+                std::fs::write(file.path(), format!("{line}{end}")).unwrap();
+                let (_, mut said) = shell(&format!("cat {}", file.path().display()), &around).await;
+                if end.contains("next") {
+                    assert_eq!(said.pop().as_deref(), Some("next"));
+                }
+                assert!(said == pieces, "{:?}", said.iter().map(String::len).collect::<Vec<_>>());
+            }
+        }
     }
 
     #[tokio::test]

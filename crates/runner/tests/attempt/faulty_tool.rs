@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use testkit::canary::Canary;
+
 use super::*;
 
 /// A directory with a `terraform` that works until it is asked for a plan.
@@ -70,4 +72,22 @@ async fn a_tool_that_misbehaves_ends_its_attempt_with_clear_words() {
 
     assert_eq!(asks.reason, Reason::ToolFailed);
     assert!(asks.message.starts_with("no answer"), "{}", asks.message);
+}
+
+#[tokio::test]
+async fn a_secret_that_a_long_line_brings_is_hidden_wherever_the_line_is_cut() {
+    let world = World::new(&[("envs/prod/main.tf", "")]).await;
+    let secret = Canary::random("what a tool prints after a quarter of a megabyte");
+    world.describe(&world.description("long", Action::Plan, 0)).await;
+    let script = format!("head -c 262140 /dev/zero | tr '\\0' x; echo '{}'; exit 1", secret.value);
+    let options = RunnerOptions {
+        search_path: [tool(&world, "long", &script), "/usr/bin".into(), "/bin".into()].into(),
+        secrets: vec![secret.value.clone().into()],
+        ..world.options("long")
+    };
+    let outcome = world.run_with(options, std::future::pending()).await;
+    assert_eq!(outcome.reason, Reason::ToolFailed);
+    let log = world.log_of("long").await;
+    assert_eq!(secret.found_in(log.as_bytes()), None);
+    assert!(log.contains("***") && log.matches('x').count() >= 262_140, "the rest of the line is kept");
 }
