@@ -457,8 +457,7 @@ impl Work<'_> {
                 let found = differences(&shown.plan, self.description.mode, &|text| mask.line(text));
                 (shown.plan.summary, found, Some(shown.redacted.to_string()))
             }
-            // A tool too old to show a plan in JSON still says how much would change.
-            None => (tofu::plan::summary_from_text(&text).unwrap_or_default(), Differences::default(), None),
+            None => (summary_in_words(planned, &text, ready.tool.program())?, Differences::default(), None),
         };
         let store = |error| store_failed(&error);
         let sha256 = match (stored, script) {
@@ -622,6 +621,21 @@ fn not_found(why: NotFound) -> Ending {
 
 fn uses_our_backend(code: &Code) -> bool {
     code.backend.is_none()
+}
+
+/// A tool too old to show a plan in JSON still says how much would change. One that found changes and says of none is not believed that
+/// there are none: they would never be applied.
+fn summary_in_words(planned: Planned, text: &str, program: &str) -> Step<PlanSummary> {
+    let said = tofu::plan::summary_from_text(text).unwrap_or_default();
+    match planned {
+        Planned::Changes if !said.has_changes() => Err(Ending::failed(
+            Reason::ToolFailed,
+            format!(
+                "{program} plan found changes, but {program} show could not say which, so nothing can be applied; the log says why"
+            ),
+        )),
+        Planned::Changes | Planned::NoChanges | Planned::Failed => Ok(said),
+    }
 }
 
 fn describe(summary: &PlanSummary, differences: &Differences) -> String {

@@ -123,8 +123,8 @@ fn mask(value: &mut Value, marks: &Value) {
 
 fn summarise(document: &Map<String, Value>) -> Plan {
     let mut plan = Plan {
-        changes: changes(document.get("resource_changes")),
-        drift: changes(document.get("resource_drift")),
+        changes: changes(document.get("resource_changes"), is_planned),
+        drift: changes(document.get("resource_drift"), is_effective),
         ..Plan::default()
     };
     for change in &plan.changes {
@@ -136,11 +136,15 @@ fn summarise(document: &Map<String, Value>) -> Plan {
                 _ => {}
             }
         }
+        // What is only moved, imported or forgotten changes the state: as long as it is not applied, the code is not in place.
+        if !change.actions.iter().any(|action| matches!(action.as_str(), "create" | "update" | "delete")) {
+            plan.summary.change += 1;
+        }
     }
     if let Some(Value::Object(outputs)) = document.get("output_changes") {
         for (name, change) in outputs {
             let actions = actions(Some(change));
-            if is_effective(&actions) {
+            if acts(&actions) {
                 plan.outputs.push(OutputChange { name: name.clone(), actions });
             }
         }
@@ -149,24 +153,34 @@ fn summarise(document: &Map<String, Value>) -> Plan {
     plan
 }
 
-fn changes(list: Option<&Value>) -> Vec<Change> {
+fn changes(list: Option<&Value>, counts: fn(&Value) -> bool) -> Vec<Change> {
     let Some(Value::Array(entries)) = list else { return Vec::new() };
     entries
         .iter()
         .filter_map(|entry| {
             let change = entry.get("change");
-            let actions = actions(change);
-            is_effective(&actions).then(|| Change {
+            counts(entry).then(|| Change {
                 address: entry.get("address").and_then(Value::as_str).unwrap_or_default().to_owned(),
                 attributes: attributes(change),
-                actions,
+                actions: actions(change),
             })
         })
         .collect()
 }
 
 /// Neither "nothing" nor a data source that is read.
-fn is_effective(actions: &[String]) -> bool {
+fn is_effective(entry: &Value) -> bool {
+    acts(&actions(entry.get("change")))
+}
+
+/// The same, or something that is done to the state alone.
+fn is_planned(entry: &Value) -> bool {
+    let imports =
+        entry.get("change").is_some_and(|change| change.get("importing").is_some_and(|id| !id.is_null()));
+    is_effective(entry) || imports || entry.get("previous_address").is_some()
+}
+
+fn acts(actions: &[String]) -> bool {
     actions.iter().any(|action| action != "no-op" && action != "read")
 }
 
@@ -222,7 +236,7 @@ pub fn summary_from_text(output: &str) -> Option<PlanSummary> {
         let count: u32 = words.next()?.parse().ok()?;
         match words.nth(1)? {
             "add" => summary.add = count,
-            "change" => summary.change = count,
+            "change" | "import" | "forget" => summary.change += count,
             "destroy" => summary.destroy = count,
             _ => {}
         }
@@ -255,7 +269,10 @@ mod tests {
                 {"address": "a.c", "change": {"actions": ["delete", "create"], "before": {"x": "CANARY-5"}, "after": null,
                     "before_sensitive": true, "after_sensitive": false}},
                 {"address": "a.d", "change": {"actions": ["no-op"]}},
-                {"address": "data.e", "change": {"actions": ["read"]}}
+                {"address": "data.e", "change": {"actions": ["read"]}},
+                {"address": "a.g", "previous_address": "a.h", "change": {"actions": ["no-op"]}},
+                {"address": "a.i", "change": {"actions": ["no-op"], "importing": {"id": "i"}}},
+                {"address": "a.j", "change": {"actions": ["forget"]}}
             ],
             "resource_drift": [{"address": "a.f", "change": {"actions": ["update"], "before": {"m": "1"}, "after": {"m": "2"}}}],
             "output_changes": {
@@ -263,10 +280,10 @@ mod tests {
                 "p": {"actions": ["no-op"]}}
         });
         let shown = read(&serde_json::to_vec(&document).unwrap()).unwrap();
-        assert_eq!(shown.plan.summary, PlanSummary { add: 1, change: 1, destroy: 1, outputs: 1, scripts: 0 });
+        assert_eq!(shown.plan.summary, PlanSummary { add: 1, change: 4, destroy: 1, outputs: 1, scripts: 0 });
         let text = format!("{} {}", shown.redacted, serde_json::to_string(&shown.plan).unwrap());
         assert!(!text.contains("CANARY"), "{text}");
-        let [update, _] = shown.plan.changes.as_slice() else { panic!("{:?}", shown.plan) };
+        let [update, ..] = shown.plan.changes.as_slice() else { panic!("{:?}", shown.plan) };
         let names: Vec<_> = update.attributes.iter().map(|attribute| attribute.name.as_str()).collect();
         assert_eq!(names, ["id", "list", "name", "secret"]);
         assert_eq!(shown.plan.drift.first().unwrap().address, "a.f");
@@ -286,5 +303,8 @@ mod tests {
             Some(PlanSummary { add: 2, change: 1, destroy: 30, outputs: 0, scripts: 0 })
         );
         assert_eq!(summary_from_text("No changes."), None);
+        let state_alone =
+            summary_from_text("Plan: 1 to import, 0 to add, 0 to change, 0 to destroy, 2 to forget.\n");
+        assert_eq!(state_alone, Some(PlanSummary { change: 3, ..PlanSummary::default() }));
     }
 }

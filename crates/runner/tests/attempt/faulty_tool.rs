@@ -91,3 +91,55 @@ async fn a_secret_that_a_long_line_brings_is_hidden_wherever_the_line_is_cut() {
     assert_eq!(secret.found_in(log.as_bytes()), None);
     assert!(log.contains("***") && log.matches('x').count() >= 262_140, "the rest of the line is kept");
 }
+
+#[tokio::test]
+async fn a_plan_with_changes_is_never_taken_for_one_without() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    planned(&world.plan("real").await);
+    let real = Attempt::new("real", 1).unwrap();
+    let content = world.client().artefact_get(&real, Artefact::Plan, 1 << 20).await.unwrap().unwrap();
+    let file = world.dir.path().join("real.plan");
+    std::fs::write(&file, content).unwrap();
+    // The file goes where the tool was told to leave it.
+    let made = format!(
+        "for word; do case \"$word\" in -out=*) cp '{}' \"${{word#-out=}}\" ;; esac; done",
+        file.display()
+    );
+    let unable = " ;;\n  show) echo 'Error: cannot show' >&2; exit 1";
+
+    let silent = plan_by(&world, "silent", &format!("{made}; exit 2{unable}"), LONG).await;
+    assert_eq!((silent.reason, &silent.plan), (Reason::ToolFailed, &None));
+    assert_eq!(
+        silent.message,
+        "terraform plan found changes, but terraform show could not say which, so nothing can be applied; the log says why"
+    );
+    assert!(world.log_of("silent").await.contains("cannot show"));
+
+    let words = "echo 'Plan: 1 to add, 0 to change, 2 to destroy.'";
+    let old = plan_by(&world, "old", &format!("{made}; {words}; exit 2{unable}"), LONG).await;
+    assert_eq!(old.reason, Reason::Succeeded, "{}", old.message);
+    assert_eq!(old.message, "Plan: 1 to add, 0 to change, 2 to destroy.");
+
+    let same = plan_by(&world, "same", &format!("{made}; exit 0{unable}"), LONG).await;
+    assert_eq!((same.reason, same.message.as_str()), (Reason::Succeeded, "No changes."));
+}
+
+#[tokio::test]
+async fn what_is_only_moved_or_forgotten_is_a_change_and_is_applied() {
+    let two = "resource \"terraform_data\" \"a\" {}\nresource \"terraform_data\" \"b\" {}\n";
+    let mut world = World::new(&[("envs/prod/main.tf", two)]).await;
+    let plan = world.plan("plan-1").await;
+    let applied = world.run(world.apply_after("apply-1", 1, &plan)).await;
+    assert_eq!(applied.reason, Reason::Succeeded, "{}", applied.message);
+    let after = "resource \"terraform_data\" \"c\" {}\nmoved {\n  from = terraform_data.a\n  to = terraform_data.c\n}\n\
+        removed {\n  from = terraform_data.b\n  lifecycle {\n    destroy = false\n  }\n}\n";
+    world.commit(&[("envs/prod/main.tf", after)]).await;
+    let plan = world.plan("plan-2").await;
+    assert_eq!(plan.message, "Plan: 0 to add, 2 to change, 0 to destroy.");
+    let applied = world.run(world.apply_after("apply-2", 2, &plan)).await;
+    assert_eq!(applied.reason, Reason::Succeeded, "{}", applied.message);
+    let state = world.state().await.unwrap();
+    let [resource] = state["resources"].as_array().unwrap().as_slice() else { panic!("{state}") };
+    assert_eq!(resource["name"], "c");
+    assert_eq!(world.plan("plan-3").await.message, "No changes.");
+}
