@@ -22,6 +22,7 @@ mod repo;
 mod repository;
 mod run;
 mod run_canceled;
+mod run_limits;
 mod run_undoing;
 mod runner_override;
 mod runner_pod;
