@@ -15,6 +15,7 @@ mod layer_image;
 mod layer_inputs;
 mod layer_outputs;
 mod layer_refused;
+mod layer_remediation;
 mod layer_template;
 mod notification;
 mod outputs;
