@@ -145,11 +145,14 @@ impl Busy {
     }
 }
 
-/// Processes that were started with this directory in their command line or environment. O(processes of the machine).
-fn processes_of(directory: &Path) -> BTreeSet<u32> {
-    let wanted = directory.to_str().unwrap().as_bytes();
+/// Processes that were started with its data directory, or the place of its pods' files, in their command line or environment.
+/// O(processes of the machine).
+fn processes_of(terrane: &Terrane) -> BTreeSet<u32> {
+    let places = [terrane.data(), terrane.pods()];
+    let wanted = places.each_ref().map(|place| place.to_str().unwrap().as_bytes());
     let mentions = |path: String| {
-        fs::read(path).is_ok_and(|content| content.windows(wanted.len()).any(|window| window == wanted))
+        let holds = |content: &[u8], text: &[u8]| content.windows(text.len()).any(|window| window == text);
+        fs::read(path).is_ok_and(|content| wanted.iter().any(|text| holds(&content, text)))
     };
     fs::read_dir("/proc")
         .unwrap()
@@ -171,6 +174,9 @@ async fn log_of(datastore: &datastore::Client, run: &TerraformRun, number: u32) 
     pieces.concat()
 }
 
+/// An attempt whose pod never ran on a node ends for this reason; any other has a log.
+const NOTHING_TO_LOG: &str = "PodDeleted";
+
 /// Every attempt that ended has its result, and its log as the runner wrote it.
 async fn nothing_is_lost(terrane: &Terrane, client: &Client) {
     let datastore = datastore_of(terrane).await;
@@ -180,9 +186,23 @@ async fn nothing_is_lost(terrane: &Terrane, client: &Client) {
     for run in &all {
         let status = run.status.as_ref().unwrap();
         for attempt in &status.attempts {
+            if attempt.finished_at.is_none() {
+                let state = status.state.unwrap();
+                assert!(!state.is_terminal(), "{} is {state:?} in mid-attempt", run.name_any());
+                continue;
+            }
             let reason = attempt.reason.as_deref().unwrap_or("none");
             assert!(reason != "OutcomeUnknown" && reason != "RunnerDied", "{}: {reason}", run.name_any());
-            let Some(digest) = &attempt.log_digest else { continue };
+            let Some(digest) = &attempt.log_digest else {
+                assert_eq!(
+                    reason,
+                    NOTHING_TO_LOG,
+                    "{} attempt {} has no log",
+                    run.name_any(),
+                    attempt.number
+                );
+                continue;
+            };
             let log = log_of(&datastore, run, attempt.number).await;
             assert_eq!(&Sha256::of(&log), digest, "{} attempt {}", run.name_any(), attempt.number);
             logs += 1;
@@ -220,7 +240,7 @@ async fn however_often_it_is_killed_every_apply_happens_once_and_nothing_is_lost
         tokio::time::sleep(Duration::from_millis(random.random_range(LIFE_MILLISECONDS))).await;
         terrane.signal(Signal::KILL);
         terrane.ended().await;
-        seen_at_work |= !processes_of(&terrane.data()).is_empty();
+        seen_at_work |= !processes_of(&terrane).is_empty();
     }
     assert!(seen_at_work, "no pod was ever at work when it was killed");
     let client = terrane.start(&[]).await;
@@ -244,10 +264,8 @@ async fn however_often_it_is_killed_every_apply_happens_once_and_nothing_is_lost
 
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
-    until("no process of it is left", || {
-        std::future::ready(processes_of(&terrane.data()).is_empty().then_some(()))
-    })
-    .await;
+    until("no process of it is left", || std::future::ready(processes_of(&terrane).is_empty().then_some(())))
+        .await;
 }
 
 /// A resource that is made at once, and then one whose creation waits at the gate.
