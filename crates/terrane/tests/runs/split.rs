@@ -65,10 +65,10 @@ impl Roles<'_> {
         Guarded::start(Path::new("/usr/bin/env"), &line, self.place(&format!("{name}.log")).into()).unwrap()
     }
 
-    fn controller(&self, name: &str, datastore: SocketAddr, authority: &str) -> Guarded {
+    fn controller(&self, name: &str, listen: SocketAddr, datastore: SocketAddr, authority: &str) -> Guarded {
         let arguments = vec![
             "controller".to_owned(),
-            format!("--listen={}", free_address()),
+            format!("--listen={listen}"),
             format!("--datastore-url=https://{datastore}"),
             format!("--datastore-ca={}", self.place(authority)),
             format!("--token-file={}", self.place("controller-token")),
@@ -84,7 +84,7 @@ impl Roles<'_> {
     fn datastore(&self, listen: SocketAddr) -> Guarded {
         let own = if rustix::process::geteuid().is_root() { "--mount" } else { "--map-root-user" };
         let directory = self.place("artefacts");
-        fs::create_dir(&directory).unwrap();
+        fs::create_dir_all(&directory).unwrap();
         let above = ["unshare", own, "--mount", "--", "sh", "-ec", SMALL_DISK, "sh", &directory];
         let arguments = vec![
             "datastore".to_owned(),
@@ -224,7 +224,7 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
     })
     .await;
 
-    let mut mistaken = roles.controller("mistaken", address, "wrong.crt");
+    let mut mistaken = roles.controller("mistaken", free_address(), address, "wrong.crt");
     let ended = until("it ends by itself", || std::future::ready(mistaken.exited().unwrap())).await;
     assert_eq!(ended.code(), Some(1));
     let said = roles.log("mistaken");
@@ -242,7 +242,8 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
         format!("--kubeconfig={}", roles.kubeconfig),
     ];
     let _node = roles.start("node", node);
-    let _controller = roles.controller("controller", address, "ca.crt");
+    let listen = free_address();
+    let _controller = roles.controller("controller", listen, address, "ca.crt");
     // Only the store that --tools-dir names has this one.
     roles.declare("one", json!({ "terraform": { "version": STORED_VERSION } })).await;
     layer_until(&ground.client, "one", "planned by a runner over TLS", is("Ready")).await;
@@ -251,7 +252,9 @@ async fn roles_apart_reach_a_datastore_by_its_own_authority_and_by_no_other() {
     a_large_state_is_not_held_in_memory(&roles, &datastore, address).await;
     a_full_disk_is_told_and_room_is_all_it_takes(&roles, &datastore, address).await;
     drop(datastore);
-    a_datastore_that_is_away_is_told(&roles).await;
+    a_datastore_that_is_away_is_told(&roles, listen).await;
+    let _datastore = roles.datastore(address);
+    readiness(listen, 200, "[+]datastore ok").await;
     drop((_controller, _node, roles));
     ground.end().await;
 }
@@ -321,13 +324,24 @@ async fn a_full_disk_is_told_and_room_is_all_it_takes(
     layer_until(&roles.ground.client, "two", "planned when there is room", is("Ready")).await;
 }
 
-async fn a_datastore_that_is_away_is_told(roles: &Roles<'_>) {
+async fn a_datastore_that_is_away_is_told(roles: &Roles<'_>, controller: SocketAddr) {
     let wish = json!({ "metadata": { "annotations": { "terrane.dev/sync": "away" } } });
     let layers = Api::<TerraformLayer>::namespaced(roles.ground.client.clone(), "default");
     layers.patch("two", &PatchParams::default(), &Patch::Merge(wish)).await.unwrap();
     let is_told = |layer: &TerraformLayer| is_ready_because(layer, "DatastoreUnavailable");
     let two = layer_until(&roles.ground.client, "two", "told that the datastore is away", is_told).await;
     assert!(why(&two).contains("the datastore could not be reached"), "{}", why(&two));
+    let text = readiness(controller, 503, "[-]datastore failed: ").await;
+    assert!(text.contains("[+]api ok") && text.ends_with("not ready\n"), "{text}");
+}
+
+/// What `/readyz` says once it answers so, with these words in it.
+async fn readiness(address: SocketAddr, code: u16, words: &str) -> String {
+    until("its readiness is told", || async move {
+        let (status, text) = page(address, "/readyz").await?;
+        (status == code && text.contains(words)).then_some(text)
+    })
+    .await
 }
 
 fn is_ready_because(layer: &TerraformLayer, reason: &str) -> bool {
