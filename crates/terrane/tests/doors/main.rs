@@ -6,6 +6,7 @@ mod drifting;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod people;
+mod readme;
 mod rest;
 mod roles;
 mod stacks;
