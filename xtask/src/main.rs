@@ -2,6 +2,9 @@
 
 mod generate;
 mod image;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod linked;
 mod openapi;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
