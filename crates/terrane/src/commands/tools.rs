@@ -127,10 +127,14 @@ pub(crate) struct Downloads {
 }
 
 impl Downloads {
+    pub(crate) fn keys(&self, default_keys: &Path) -> PathBuf {
+        self.tools_keys.clone().unwrap_or_else(|| default_keys.to_owned())
+    }
+
     pub(crate) fn source(&self, default_keys: &Path) -> SourceOptions {
         SourceOptions {
             mirror: self.tools_mirror.clone(),
-            keys: Some(self.tools_keys.clone().unwrap_or_else(|| default_keys.to_owned())),
+            keys: Some(self.keys(default_keys)),
             checksums: self.tools_checksums.clone(),
             authority: self.authority(),
         }

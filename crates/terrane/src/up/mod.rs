@@ -35,6 +35,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::Up;
+use crate::commands::tools::default_keys;
 use crate::controllers_role::{Candidacy, ControllersRole, Offices};
 use crate::listening::serve_for_ever;
 use crate::signs::{self, Duty};
@@ -107,6 +108,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         kubeconfig: server.kubeconfig(),
         demo: demo.as_ref(),
         isolation: &node.isolation,
+        keys: &options.downloads.keys(&default_keys(&options.data_dir)),
     });
 
     let stop_work = CancellationToken::new();

@@ -23,6 +23,8 @@ pub(super) struct Places<'a> {
     pub(super) kubeconfig: &'a Path,
     pub(super) demo: Option<&'a Demo>,
     pub(super) isolation: &'a Isolation,
+    /// Where vendors' keys are looked for, without which nothing is downloaded.
+    pub(super) keys: &'a Path,
 }
 
 pub(super) fn introduce(places: &Places<'_>) {
@@ -34,7 +36,7 @@ pub(super) fn introduce(places: &Places<'_>) {
     println!("  page     {}   opens without a password, once", places.link);
     println!("  service  http://{}", places.service);
     println!("  kubectl  export KUBECONFIG={}", places.kubeconfig.display());
-    println!("  tool     {}", tools_on(&environment::search_path()));
+    println!("  tool     {}", tools_on(&environment::search_path(), places.keys));
     if let Isolation::None { because } = places.isolation {
         println!("  warning  pods are not kept apart on this machine: {because}");
     }
@@ -51,7 +53,7 @@ pub(super) fn introduce(places: &Places<'_>) {
 }
 
 /// Which tools are installed, for people. Not asked for their versions: that takes as long as the rest of the start.
-fn tools_on(path: &OsStr) -> String {
+fn tools_on(path: &OsStr, keys: &Path) -> String {
     let place =
         |name: &str| std::env::split_paths(path).map(|dir| dir.join(name)).find(|file| file.is_file());
     let found: Vec<String> = ["terraform", "tofu", "terragrunt"]
@@ -59,7 +61,10 @@ fn tools_on(path: &OsStr) -> String {
         .filter_map(|name| Some(format!("{name}, found at {}", place(name)?.display())))
         .collect();
     if found.is_empty() {
-        return "none is installed; a layer that needs one has it downloaded".to_owned();
+        return format!(
+            "none is installed; install one, or put its vendor's key into {} to have it downloaded (docs/tools.md)",
+            keys.display()
+        );
     }
     found.join("\n           ")
 }
@@ -112,15 +117,16 @@ mod tests {
     #[test]
     fn installed_tools_are_named_with_their_places() {
         let place = tempfile::tempdir().unwrap();
+        let keys = Path::new("/data/tool-keys");
         assert_eq!(
-            tools_on(place.path().as_os_str()),
-            "none is installed; a layer that needs one has it downloaded"
+            tools_on(place.path().as_os_str(), keys),
+            "none is installed; install one, or put its vendor's key into /data/tool-keys to have it downloaded (docs/tools.md)"
         );
         for name in ["tofu", "terraform"] {
             std::fs::write(place.path().join(name), "").unwrap();
         }
         let at = place.path().display();
-        let told = tools_on(place.path().as_os_str());
+        let told = tools_on(place.path().as_os_str(), keys);
         assert_eq!(told, format!("terraform, found at {at}/terraform\n           tofu, found at {at}/tofu"));
     }
 }
