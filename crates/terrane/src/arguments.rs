@@ -628,6 +628,51 @@ mod tests {
         );
     }
 
+    /// Verbs that print no object, and so have no shapes to choose from.
+    const WITHOUT_OBJECTS: &[(&str, &[&str])] = &[
+        (
+            "serves until it is told to stop",
+            &["up", "controller", "datastore", "server", "node", "git-server"],
+        ),
+        ("is started by Terrane", &["runner", "carry", "shim"]),
+        ("makes a Secret where there is none, at an install", &["certificate"]),
+        (
+            "looks after keys where they lie, and says what it did",
+            &["datastore keys add", "datastore keys list", "datastore keys reseal"],
+        ),
+        ("prints a text as it is", &["logs", "completion"]),
+        ("prints a secret that is not shown again", &["login", "token create"]),
+        ("takes away what is no object, and says so", &["token revoke"]),
+    ];
+
+    /// The words of every verb, and whether it takes `-o json`.
+    fn verbs(command: &clap::Command, words: &str) -> Vec<(String, bool)> {
+        let below = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+        let mut found: Vec<(String, bool)> =
+            below.flat_map(|verb| verbs(verb, &format!("{words} {}", verb.get_name()))).collect();
+        if command.is_subcommand_required_set() {
+            return found;
+        }
+        let is_shape = |argument: &&clap::Arg| argument.get_long() == Some("output");
+        let takes_json = command.get_arguments().find(is_shape).is_some_and(|argument| {
+            argument.get_short() == Some('o')
+                && argument.get_possible_values().iter().any(|value| value.get_name() == "json")
+        });
+        found.push((words.trim().to_owned(), takes_json));
+        found
+    }
+
+    #[test]
+    fn every_verb_that_prints_objects_prints_them_as_json() {
+        let all = verbs(&super::Arguments::command(), "");
+        let mut without: Vec<&str> =
+            all.iter().filter(|(_, takes_json)| !takes_json).map(|(words, _)| words.as_str()).collect();
+        let mut excepted: Vec<&str> = WITHOUT_OBJECTS.iter().flat_map(|(_, verbs)| *verbs).copied().collect();
+        excepted.sort_unstable();
+        without.sort_unstable();
+        assert_eq!(without, excepted);
+    }
+
     #[test]
     fn an_image_is_a_name_and_a_directory() {
         let given = super::image_root("example.org:5000/tool=/usr");
