@@ -201,7 +201,7 @@ pub struct BranchStatus {
     pub last_sync_date: Option<Time>,
     /// How the last look at the branch ended.
     pub last_sync_status: SyncStatus,
-    /// Why it failed, or that history was rewritten.
+    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

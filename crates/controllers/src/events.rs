@@ -43,7 +43,7 @@ impl Events {
         before: &[Condition],
         after: &[Condition],
     ) {
-        for note in news::between(before, after).into_iter().chain(news::moved_tag(before, after)) {
+        for note in news::between(before, after).into_iter().chain(news::lost(before, after)) {
             self.tell_of(object, note);
         }
     }

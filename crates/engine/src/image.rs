@@ -129,7 +129,9 @@ fn told(seen: &Observed<'_>, before: ImageStatus) -> ImageStatus {
 
 fn source(status: &ImageStatus) -> Read<Result<Source, String>> {
     match (status.digest.as_ref().and_then(ImageDigest::revision), &status.message) {
-        (Some(revision), _) => Read::Present(Ok(Source { head: revision.clone(), relevant: revision })),
+        (Some(revision), _) => {
+            Read::Present(Ok(Source { head: revision.clone(), relevant: revision, left: None }))
+        }
         (None, Some(why)) => Read::Present(Err(why.clone())),
         (None, None) => Read::Unknown,
     }

@@ -4,7 +4,7 @@
 use api::condition::{self, Truth};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::layer::TAG_MOVED;
+use crate::layer::{BRANCH_INTACT, TAG_MOVED};
 use crate::{Note, Severity};
 
 /// The news between two lists of conditions. A message that only rewords the same reason is no news.
@@ -20,10 +20,15 @@ pub fn between(before: &[Condition], after: &[Condition]) -> Option<Note> {
     Some(Note { severity, reason: ready.reason.clone(), message: ready.message.clone() })
 }
 
-/// That a tag which a layer follows points to another image than before; once for each time.
-pub fn moved_tag(before: &[Condition], after: &[Condition]) -> Option<Note> {
-    let moved = condition::find(after, TAG_MOVED).filter(|moved| moved.status == Truth::True.as_str())?;
-    let is_known = condition::find(before, TAG_MOVED)
+/// That a tag which a layer follows points to another image than before, or that its branch is not what it was; once for each time.
+pub fn lost(before: &[Condition], after: &[Condition]) -> impl Iterator<Item = Note> {
+    let kinds = [(TAG_MOVED, Truth::True), (BRANCH_INTACT, Truth::False)];
+    kinds.into_iter().filter_map(move |(kind, truth)| warning(kind, truth, before, after))
+}
+
+fn warning(kind: &str, truth: Truth, before: &[Condition], after: &[Condition]) -> Option<Note> {
+    let moved = condition::find(after, kind).filter(|moved| moved.status == truth.as_str())?;
+    let is_known = condition::find(before, kind)
         .is_some_and(|known| known.status == moved.status && known.message == moved.message);
     let note =
         Note { severity: Severity::Warning, reason: moved.reason.clone(), message: moved.message.clone() };
@@ -67,7 +72,8 @@ mod tests {
             (&moved, &again, Some("it was b")),
             (&again, &stayed, None),
         ] {
-            assert_eq!(moved_tag(before, after).as_ref().map(|note| note.message.as_str()), told);
+            let news: Vec<Note> = lost(before, after).collect();
+            assert_eq!(news.first().map(|note| note.message.as_str()), told);
         }
     }
 

@@ -124,6 +124,11 @@ impl Git {
         Ok(commit)
     }
 
+    /// Whether all that was on the branch at `before` still is at `head`. O(commits between them).
+    pub async fn goes_on(&self, mirror: &Mirror, before: &CommitId, head: &CommitId) -> Result<bool, Error> {
+        Ok(self.line(mirror, before, Some(head), 1).await?.is_empty())
+    }
+
     /// Brings what is known to a new head. O(changed paths · their depth + known layers · their footprint).
     async fn advance(&self, mirror: &Mirror, head: &CommitId, index: &mut Index) -> Result<(), Error> {
         let news = match &index.head {

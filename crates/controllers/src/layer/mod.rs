@@ -181,8 +181,20 @@ fn observe_source(
         path: layer.spec.path.clone(),
         trigger_paths: layer.spec.trigger_paths.iter().cloned().chain(files).collect(),
     };
+    // What was seen before the layer was changed may have been another branch.
+    let told = layer.status.as_ref().filter(|told| told.observed_generation == layer.metadata.generation);
+    let before = told.and_then(|told| told.revision.branch.as_ref());
+    let left = match before.filter(|before| *before != head) {
+        None => None,
+        Some(before) => match context.desk.goes_on(&followed.place, before, head, waiting.clone()) {
+            Read::Present(Ok(false)) => Some(before.clone()),
+            // What cannot be read is no reason to plan nothing.
+            Read::Present(Ok(true) | Err(_)) => None,
+            Read::Absent | Read::Unknown => return Read::Unknown,
+        },
+    };
     match context.desk.relevant(followed, head, interest, waiting) {
-        Read::Present(Ok(relevant)) => Read::Present(Ok(Source { head: head.clone(), relevant })),
+        Read::Present(Ok(relevant)) => Read::Present(Ok(Source { head: head.clone(), relevant, left })),
         Read::Present(Err(why)) => Read::Present(Err(why)),
         Read::Absent => Read::Absent,
         Read::Unknown => Read::Unknown,

@@ -208,9 +208,37 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Relevant(commit)) => Read::Present(Ok(commit)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Bundle(_) | Answer::Declared(_) | Answer::Image(_)) | None => {
-                Read::Unknown
-            }
+            Some(
+                Answer::Heads(_)
+                | Answer::GoesOn(_)
+                | Answer::Bundle(_)
+                | Answer::Declared(_)
+                | Answer::Image(_),
+            )
+            | None => Read::Unknown,
+        }
+    }
+
+    /// Whether a branch that moved lost nothing. Unknown until it was looked at; whoever waits is told.
+    pub(crate) fn goes_on(
+        &self,
+        place: &Place,
+        before: &CommitId,
+        head: &CommitId,
+        waiting: Waiting,
+    ) -> Read<Result<bool, String>> {
+        let (before, head) = (before.clone(), head.clone());
+        match self.find(Question::GoesOn { place: place.clone(), before, head }, waiting) {
+            Some(Answer::GoesOn(does)) => Read::Present(Ok(does)),
+            Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
+            Some(
+                Answer::Heads(_)
+                | Answer::Relevant(_)
+                | Answer::Bundle(_)
+                | Answer::Declared(_)
+                | Answer::Image(_),
+            )
+            | None => Read::Unknown,
         }
     }
 
@@ -238,9 +266,14 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Bundle(sha256)) => Read::Present(Ok(sha256)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Declared(_) | Answer::Image(_)) | None => {
-                Read::Unknown
-            }
+            Some(
+                Answer::Heads(_)
+                | Answer::Relevant(_)
+                | Answer::GoesOn(_)
+                | Answer::Declared(_)
+                | Answer::Image(_),
+            )
+            | None => Read::Unknown,
         }
     }
 
@@ -253,6 +286,7 @@ impl Desk {
             Some(
                 Answer::Heads(_)
                 | Answer::Relevant(_)
+                | Answer::GoesOn(_)
                 | Answer::Bundle(_)
                 | Answer::Declared(_)
                 | Answer::Failed { .. },
@@ -288,9 +322,14 @@ impl Desk {
         match self.find(question, waiting) {
             Some(Answer::Declared(variables)) => Read::Present(Ok(variables)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
-            Some(Answer::Heads(_) | Answer::Relevant(_) | Answer::Bundle(_) | Answer::Image(_)) | None => {
-                Read::Unknown
-            }
+            Some(
+                Answer::Heads(_)
+                | Answer::Relevant(_)
+                | Answer::GoesOn(_)
+                | Answer::Bundle(_)
+                | Answer::Image(_),
+            )
+            | None => Read::Unknown,
         }
     }
 
@@ -307,6 +346,7 @@ impl Desk {
             Some(
                 Answer::Heads(_)
                 | Answer::Relevant(_)
+                | Answer::GoesOn(_)
                 | Answer::Bundle(_)
                 | Answer::Declared(_)
                 | Answer::Image(_),
@@ -365,6 +405,9 @@ impl Desk {
             }
             Question::Relevant { branch, head, interest } => {
                 self.reader.relevant(branch, head, interest).await.map(Answer::Relevant)
+            }
+            Question::GoesOn { place, before, head } => {
+                self.reader.goes_on(place, before, head).await.map(Answer::GoesOn)
             }
             Question::Bundle { place, commit } => self.reader.bundle(place, commit).await.map(Answer::Bundle),
             Question::Declared { place, commit, module } => {

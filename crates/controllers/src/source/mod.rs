@@ -82,6 +82,15 @@ pub trait Reader: Send + Sync + std::fmt::Debug {
         head: &'a CommitId,
         interest: &'a Interest,
     ) -> BoxFuture<'a, Result<CommitId, String>>;
+    /// Whether a branch that was at `before` lost nothing on its way to `head`; one without history loses none.
+    fn goes_on<'a>(
+        &'a self,
+        _place: &'a Place,
+        _before: &'a CommitId,
+        _head: &'a CommitId,
+    ) -> BoxFuture<'a, Result<bool, String>> {
+        Box::pin(async { Ok(true) })
+    }
     /// Puts the files of a commit into the datastore.
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>>;
     fn declared<'a>(

@@ -22,6 +22,8 @@ pub(super) enum Question {
     Heads(Place),
     /// Which commit last mattered to a layer, seen from that head?
     Relevant { branch: Branch, head: CommitId, interest: Interest },
+    /// Does a branch that moved from `before` to `head` still hold what it held?
+    GoesOn { place: Place, before: CommitId, head: CommitId },
     /// Where are the files of this commit?
     Bundle { place: Place, commit: CommitId },
     /// Which variables does a module declare?
@@ -37,6 +39,7 @@ impl Question {
         match self {
             Self::Heads(place)
             | Self::Relevant { branch: Branch { place, .. }, .. }
+            | Self::GoesOn { place, .. }
             | Self::Bundle { place, .. }
             | Self::Declared { place, .. } => Whose::Repository(place.clone()),
             Self::Image(Followed { at, .. }) | Self::ImageBundle { at, .. } => {
@@ -55,6 +58,7 @@ impl Question {
 pub(super) enum Answer {
     Heads(Look),
     Relevant(CommitId),
+    GoesOn(bool),
     Bundle(Sha256),
     Declared(Vec<Declared>),
     Image(image::Look),
@@ -70,6 +74,7 @@ impl Answer {
         match self {
             Self::Heads(look) => Some(look),
             Self::Relevant(_)
+            | Self::GoesOn(_)
             | Self::Bundle(_)
             | Self::Declared(_)
             | Self::Image(_)

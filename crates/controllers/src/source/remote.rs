@@ -80,6 +80,19 @@ impl Reader for Remote {
         })
     }
 
+    fn goes_on<'a>(
+        &'a self,
+        place: &'a Place,
+        before: &'a CommitId,
+        head: &'a CommitId,
+    ) -> BoxFuture<'a, Result<bool, String>> {
+        Box::pin(async move {
+            let source = self.source(place).await?;
+            let mirror = self.git.mirror(&source, head).await.map_err(|e| e.to_string())?;
+            self.git.goes_on(&mirror, before, head).await.map_err(|e| e.to_string())
+        })
+    }
+
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
         Box::pin(async move {
             let source = self.source(place).await?;

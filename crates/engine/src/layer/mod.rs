@@ -6,6 +6,7 @@
 //! Here is the order of the questions; each answer has a file of its own.
 
 mod answers;
+mod branch_words;
 mod build;
 mod deletion;
 mod drift;
@@ -38,6 +39,7 @@ use jiff::Timestamp;
 
 use crate::outputs::Outcome;
 use crate::{Read, Settings, Wake, image, later, names};
+pub use branch_words::BRANCH_INTACT;
 pub use image_words::TAG_MOVED;
 pub use need::{APPLYING, PLANNING};
 
@@ -82,6 +84,8 @@ pub struct Source {
     pub head: CommitId,
     /// The last commit that touches the layer.
     pub relevant: CommitId,
+    /// Where the branch was before, if it does not hold that commit any more.
+    pub left: Option<CommitId>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, build, drift, image_words, outputs, template};
+use super::{Gone, Observed, Read, branch_words, build, drift, image_words, outputs, template};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -29,6 +29,7 @@ pub(super) fn status(
     going: &[Gone],
 ) -> TerraformLayerStatus {
     let before = seen.layer.status.clone().unwrap_or_default();
+    let branch_before = before.revision.branch.clone();
     let source = match &seen.source {
         Read::Present(Ok(source)) => Some(source),
         Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
@@ -93,6 +94,7 @@ pub(super) fn status(
         conditions: before.conditions,
     };
     conditions(seen, history, need, &mut status);
+    branch_words::tell(seen, branch_before.as_ref(), &mut status.conditions);
     outputs::tell(seen, &mut status);
     status
 }

@@ -7,6 +7,7 @@ mod kaniko;
 mod layer;
 mod layer_answers;
 mod layer_backend;
+mod layer_branch;
 mod layer_build;
 mod layer_conditions;
 mod layer_deletion;

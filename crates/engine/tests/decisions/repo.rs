@@ -523,7 +523,7 @@ fn a_commit_that_changes_nothing_of_the_infrastructure_has_a_job_too() {
     let mut scene = Scene::begun();
     scene.apply();
     scene.push('b');
-    scene.world.source = Read::Present(Ok(Source { head: commit('b'), relevant: commit('b') }));
+    scene.world.source = Read::Present(Ok(Source { head: commit('b'), relevant: commit('b'), left: None }));
     scene.work();
     scene.world.succeed(adds(0));
     scene.work();

@@ -73,7 +73,7 @@ pub fn world() -> World {
         now: Timestamp::from_second(1_800_000_000).unwrap(),
         layer: serde_json::from_value(layer).unwrap(),
         repository: Some(serde_json::from_value(repository).unwrap()),
-        source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a') })),
+        source: Read::Present(Ok(Source { head: commit('a'), relevant: commit('a'), left: None })),
         image: None,
         declared: Read::Absent,
         inputs: Read::Present(Ok(None)),
@@ -111,7 +111,8 @@ impl World {
     }
 
     pub fn push(&mut self, letter: char) {
-        self.source = Read::Present(Ok(Source { head: commit(letter), relevant: commit(letter) }));
+        self.source =
+            Read::Present(Ok(Source { head: commit(letter), relevant: commit(letter), left: None }));
     }
 
     pub fn pass(&mut self, span: Duration) {

@@ -1,11 +1,13 @@
-//! What `terrane sync` plans, of a repository that nobody looks at for an hour: what was pushed a moment ago.
+//! What `terrane sync` plans, of a repository that nobody looks at for an hour: what was pushed a moment ago. And what a layer says
+//! of a branch that does not just go on.
 
 use std::fs;
 
 use api::run::Action;
-use api::{TerraformLayer, TerraformRepository, TerraformRun};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use api::{TerraformLayer, TerraformRepository, TerraformRun, condition};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 
 use crate::harness::{Terrane, declare_layer, git, is, layer_until, run_until, runs, until};
@@ -59,5 +61,74 @@ async fn what_was_just_pushed_is_planned_by_a_sync_and_a_known_commit_where_that
         (plans.into_iter().filter(is_of(&second)).count() > 1).then_some(())
     })
     .await;
+    end(terrane).await;
+}
+
+fn applied_at(layer: &TerraformLayer) -> Option<&str> {
+    Some(layer.status.as_ref()?.revision.applied.as_ref()?.as_str())
+}
+
+/// What the layer says of its branch.
+fn of_branch(layer: &TerraformLayer) -> Option<&str> {
+    let told = condition::find(&layer.status.as_ref()?.conditions, "IsBranchIntact")?;
+    Some(told.reason.as_str())
+}
+
+async fn an_event_says(client: &Client, reason: &str, words: &str) {
+    let events = Api::<Event>::namespaced(client.clone(), "default");
+    until(reason, || async {
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        all.into_iter().find(|event| {
+            event.reason.as_deref() == Some(reason)
+                && event.message.as_ref().is_some_and(|said| said.contains(words))
+                && event.involved_object.name.as_deref() == Some("app")
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_branch_that_is_rewritten_or_deleted_is_told_and_nothing_is_taken_away() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let source = declare_layer(&client, "app", &code("one")).await;
+    let git = |arguments: &[&str]| git(source.path(), arguments);
+    layer_until(&client, "app", "in place", is("Ready")).await;
+    let commit = |input: &str| {
+        fs::write(source.path().join("app/main.tf"), code(input)).unwrap();
+        git(&["commit", "--quiet", "--all", "--message=Change"]);
+        git(&["rev-parse", "HEAD"])
+    };
+    let settled = async |what: &str, at: &str, told: Option<&str>| {
+        let is_so = |layer: &TerraformLayer| {
+            is("Ready")(layer) && applied_at(layer) == Some(at) && of_branch(layer) == told
+        };
+        layer_until(&client, "app", what, is_so).await
+    };
+
+    let first = git(&["rev-parse", "HEAD"]);
+    git(&["checkout", "--quiet", "--orphan", "fresh"]);
+    let second = commit("two");
+    git(&["branch", "--force", "main", "fresh"]);
+    git(&["checkout", "--quiet", "main"]);
+    settled("an unrelated history is applied", &second, Some("HistoryRewritten")).await;
+    an_event_says(&client, "HistoryRewritten", &format!("{} was its newest commit", &first[..7])).await;
+
+    let third = commit("three");
+    settled("what goes on from there is no news", &third, None).await;
+    git(&["reset", "--quiet", "--hard", "HEAD~1"]);
+    // Its Event is the one of before, counted twice.
+    let layer = settled("a commit that was taken back is undone", &second, Some("HistoryRewritten")).await;
+    let told = condition::find(&layer.status.unwrap().conditions, "IsBranchIntact").cloned().unwrap();
+    assert!(told.message.contains(&format!("{} was its newest commit", &third[..7])), "{}", told.message);
+
+    git(&["checkout", "--quiet", "-b", "other"]);
+    git(&["branch", "--quiet", "-D", "main"]);
+    let before = runs(&client, Action::Apply).await.len();
+    settled("a branch that is gone takes nothing with it", &second, Some("BranchGone")).await;
+    an_event_says(&client, "BranchGone", "branch main is not in the repository any more").await;
+    assert_eq!(runs(&client, Action::Apply).await.len(), before);
+    git(&["branch", "--quiet", "main"]);
+    settled("it is back", &second, None).await;
     end(terrane).await;
 }
