@@ -197,7 +197,8 @@ impl Work<'_> {
         let mut lines = |stream: Stream, line: &str| {
             self.log.line(line);
             if stream == Stream::Out && !line.trim().is_empty() {
-                last = if line.len() > LINE_LIMIT { Err(line.len()) } else { Ok(line.to_owned()) };
+                last =
+                    if line.len() > LINE_LIMIT { Err(line.len()) } else { Ok(uncoloured(line).to_owned()) };
             }
             if stream == Stream::Out && out.len() <= OUTPUT_LIMIT {
                 out.push_str(line);
@@ -340,13 +341,24 @@ pub(crate) fn failure(said: &Said) -> Option<String> {
     }
 }
 
+/// Without the colours at its beginning: what the tool prints last may be what ends its colours, and no new line.
+fn uncoloured(line: &str) -> &str {
+    let is_of_colour = |letter: char| letter.is_ascii_digit() || letter == ';';
+    let mut rest = line;
+    while let Some(after) = rest.strip_prefix("\u{1b}[") {
+        let Some(after) = after.trim_start_matches(is_of_colour).strip_prefix('m') else { break };
+        rest = after;
+    }
+    rest
+}
+
 /// The JSON object that was printed: all of it, or its last line.
 fn output(text: &str) -> Result<Value, String> {
     if text.len() > OUTPUT_LIMIT {
         return Err(format!("it is larger than {OUTPUT_LIMIT} bytes"));
     }
     let last = text.trim_end().lines().next_back().unwrap_or_default();
-    [text, last]
+    [text, uncoloured(last)]
         .into_iter()
         .find_map(|text| serde_json::from_str(text).ok().filter(Value::is_object))
         .ok_or_else(|| "neither the whole of it nor its last line is a JSON object".to_owned())
@@ -379,6 +391,7 @@ mod tests {
     fn an_output_is_an_object_as_a_whole_or_in_its_last_line() {
         assert_eq!(output("{\n \"a\": 1\n}\n").unwrap(), json!({ "a": 1 }));
         assert_eq!(output("working\n{\"a\": [2]}\n\n").unwrap(), json!({ "a": [2] }));
+        assert_eq!(output("done\n\u{1b}[0m\u{1b}[1;32m{\"a\": 3}").unwrap(), json!({ "a": 3 }));
         for wrong in ["", "hello", "[1]", "{\"a\": 1}\nand more"] {
             assert!(output(wrong).is_err(), "{wrong:?}");
         }
