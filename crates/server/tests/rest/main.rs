@@ -7,6 +7,7 @@ mod bad_input;
 mod ground;
 mod lists;
 mod login;
+mod outage;
 mod stacks;
 mod webhooks;
 mod wishes;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use testkit::deliveries::Delivery;
 
 use crate::ground::{Answer, Call, Ground};
+use crate::outage::{Away, Hit, Outage};
 
 const HOSTS: [&str; 5] = ["github", "gitlab", "gitea", "bitbucket", "azuredevops"];
 const SECRET: &str = "hook:a secret of one repository";
@@ -375,6 +376,44 @@ async fn no_delivery_is_answered_well_that_was_not_written_down() {
     assert!(ground.webhook("a/code").await.is_some());
     let value: Value = serde_json::to_value(ground.read("a/code").await.status).unwrap();
     assert_eq!(value.as_object().unwrap().keys().collect::<Vec<_>>(), ["webhook"]);
+}
+
+/// Each request that a delivery costs fails in each way; the watch stays, so that the repository is known.
+#[tokio::test]
+async fn no_delivery_is_answered_well_while_what_it_needs_is_away() {
+    let mut ground = Ground::new().await;
+    ground.hooked("a", "code", "github", SECRET).await;
+    let push = delivery("github-push");
+    let secret: Hit = |_, path| path.ends_with("/secrets/terrane-webhooks");
+    let read: Hit =
+        |method, path| *method == Method::GET && path.ends_with("/namespaces/a/terraformrepositories/code");
+    let write: Hit = |method, path| *method == Method::PATCH && path.ends_with("/code/status");
+    for (what, hit) in [("secret", secret), ("read", read), ("write", write)] {
+        for away in Away::ALL {
+            let outage = Outage::default();
+            // What was read of Secrets is believed for a while, so each begins with nothing in memory.
+            ground.restart_through(outage.clone().through());
+            outage.begin(away, hit);
+            for place in ["a/code", ANY] {
+                let answer = ground.refused("a/code", post(place, &push, SECRET), 503).await;
+                assert_eq!(answer.header("retry-after"), "2", "{what} {away:?} {place:?}: {answer:#?}");
+                assert!(
+                    !answer.text.contains("planted") && answer.text.contains("next poll"),
+                    "{what} {away:?} {place:?}: {answer:#?}"
+                );
+            }
+            // A stranger learns nothing of it, and is not believed either.
+            let stranger = ground.call(post("a/code", &push, OTHER)).await;
+            assert!(matches!(stranger.status.as_u16(), 401 | 503), "{what} {away:?}: {stranger:#?}");
+            assert_eq!(ground.webhook("a/code").await, None, "{what} {away:?}");
+            let counted = ground.deliveries.text();
+            assert!(!counted.contains("outcome=\"recorded\"} 1"), "{counted}");
+        }
+    }
+    ground.restart();
+    let answer = ground.call(post("a/code", &push, SECRET)).await.with(202);
+    assert_eq!(outcome(&answer), "recorded");
+    assert!(ground.webhook("a/code").await.is_some());
 }
 
 #[tokio::test]
