@@ -151,6 +151,11 @@ impl Ground {
         Self { client, credentials, server, deliveries, replica, _directory: directory }
     }
 
+    /// Another process of the service, on the same API.
+    pub fn another(&self) -> Replica {
+        started(&self.server, self.client.clone(), |client| client, Deliveries::default())
+    }
+
     /// The service begins anew, on the same API.
     pub fn restart(&mut self) {
         self.restart_with(self.client.clone());

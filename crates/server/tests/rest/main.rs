@@ -8,6 +8,7 @@ mod ground;
 mod lists;
 mod login;
 mod outage;
+mod replicas;
 mod stacks;
 mod webhooks;
 mod wishes;
