@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod crowds;
 mod ground;
 mod lists;
 mod login;

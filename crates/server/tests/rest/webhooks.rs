@@ -30,7 +30,7 @@ fn delivery(name: &str) -> Delivery {
 }
 
 /// A delivery as its host posts it, proved with this secret.
-fn post(place: &str, delivery: &Delivery, secret: &str) -> Call {
+pub fn post(place: &str, delivery: &Delivery, secret: &str) -> Call {
     bare(place, &delivery.clone().proved(secret).unwrap())
 }
 
@@ -47,7 +47,7 @@ fn bare(place: &str, delivery: &Delivery) -> Call {
 
 impl Ground {
     /// A repository with a secret. The service knows it after a restart: what it read of Secrets it believes for a few seconds.
-    async fn hooked(&self, namespace: &str, name: &str, host: &str, secret: &str) {
+    pub async fn hooked(&self, namespace: &str, name: &str, host: &str, secret: &str) {
         let azure = "https://dev.azure.com/infra/net/_git/code";
         let url = if host == "azuredevops" { azure } else { "git@git.example.com:infra/code.git" };
         self.repository_at(namespace, name, url).await;
@@ -81,7 +81,7 @@ impl Ground {
     }
 }
 
-fn outcome(answer: &Answer) -> String {
+pub fn outcome(answer: &Answer) -> String {
     answer.json()["outcome"].as_str().unwrap().to_owned()
 }
 
