@@ -130,7 +130,7 @@ async fn declare_hooked(client: &Client, names: &[String]) {
     }
 }
 
-/// Its stacks are never applied: the commit that they are of is gone before the first is asked for.
+/// Of code without resources, so that the machine has little to do for each stack.
 async fn declare_template(client: &Client) {
     let code = "variable \"word\" {}\nvariable \"secret\" { sensitive = true }\n";
     let _source = declare_repository(client, "code", &[("machine/main.tf", code)]).await;
