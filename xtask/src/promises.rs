@@ -1,4 +1,4 @@
-//! `docs/seeds.md` names a test for each promise. What it names exists.
+//! `docs/seeds.md` names a test for each promise. What it names exists, and is run as a test or called by one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,22 +8,77 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The names of all functions of the Rust files below a directory. O(bytes of the tree).
-fn functions(directory: &Path, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            functions(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let names = text.lines().filter_map(|line| line.split_once("fn ")).map(|(_, rest)| {
-                rest.chars()
-                    .take_while(|letter| letter.is_alphanumeric() || *letter == '_')
-                    .collect::<String>()
-            });
-            found.extend(names);
+/// What the Rust files of the tree have of tests.
+#[derive(Default)]
+struct Tests {
+    /// Functions that a test program runs by themselves.
+    marked: BTreeSet<String>,
+    /// All words that a file of tests follows by a parenthesis, but for where a function is defined: what such a file calls.
+    called: BTreeSet<String>,
+    defined: BTreeSet<String>,
+}
+
+impl Tests {
+    /// O(bytes of the tree).
+    fn read(&mut self, directory: &Path) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self.read(&path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let is_of_tests = path.components().any(|part| part.as_os_str() == "tests");
+                self.read_file(&fs::read_to_string(&path).unwrap(), is_of_tests);
+            }
         }
     }
+
+    fn read_file(&mut self, text: &str, is_of_tests: bool) {
+        let mut is_marked = false;
+        for line in text.lines().map(str::trim) {
+            if is_mark(line) {
+                is_marked = true;
+            } else if let Some(name) = defined(line) {
+                if is_marked {
+                    self.marked.insert(name.to_owned());
+                }
+                self.defined.insert(name.to_owned());
+                is_marked = false;
+            } else if is_of_tests && !line.starts_with("//") {
+                self.called.extend(calls(line).map(str::to_owned));
+            }
+        }
+    }
+
+    /// A test, or a part of one that has a name of its own.
+    fn have(&self, name: &str) -> bool {
+        self.marked.contains(name) || (self.defined.contains(name) && self.called.contains(name))
+    }
+}
+
+/// Whether the function below this line is a test.
+fn is_mark(line: &str) -> bool {
+    line == "#[test]" || line.starts_with("#[tokio::test")
+}
+
+/// The function whose definition begins on this line.
+fn defined(line: &str) -> Option<&str> {
+    let words = ["pub ", "pub(crate) ", "pub(super) ", "const ", "async "];
+    let mut rest = line;
+    while let Some(shorter) = words.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = shorter;
+    }
+    let rest = rest.strip_prefix("fn ")?;
+    rest.get(..rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_')?)
+}
+
+/// What is called on this line.
+fn calls(line: &str) -> impl Iterator<Item = &str> {
+    line.match_indices('(').filter_map(|(end, _)| {
+        let before = line.get(..end)?;
+        let start =
+            before.rfind(|letter: char| !letter.is_alphanumeric() && letter != '_').map_or(0, |at| at + 1);
+        before.get(start..).filter(|name| !name.is_empty())
+    })
 }
 
 /// What stands between backticks.
@@ -33,9 +88,9 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_promise_is_shown_by_a_test_that_exists_or_says_not_yet() {
-    let mut tests = BTreeSet::new();
+    let mut tests = Tests::default();
     for directory in ["crates", "xtask"] {
-        functions(&root().join(directory), &mut tests);
+        tests.read(&root().join(directory));
     }
     let table = fs::read_to_string(root().join("docs/seeds.md")).unwrap();
     let promises = table.split("## What differs").next().unwrap();
@@ -50,8 +105,30 @@ fn every_promise_is_shown_by_a_test_that_exists_or_says_not_yet() {
         let named: Vec<&str> = quoted(shown).collect();
         assert!(!named.is_empty() || place.contains("**not yet**"), "{promise}: what shows it?");
         for name in named {
-            let exists = if name.contains('/') { root().join(name).exists() } else { tests.contains(name) };
-            assert!(exists, "{promise}: there is no {name}");
+            let exists = if name.contains('/') { root().join(name).exists() } else { tests.have(name) };
+            assert!(exists, "{promise}: there is no test {name}");
         }
+    }
+}
+
+#[test]
+fn a_function_that_no_test_runs_shows_nothing() {
+    let mut tests = Tests::default();
+    let tested = "
+        #[tokio::test(flavor = \"multi_thread\")]
+        #[cfg(unix)]
+        async fn is_a_test() { part(&1).await; }
+
+        pub(crate) async fn part(of: &u8) {}
+        fn is_never_called() {}
+        // is_never_called() in words.
+    ";
+    tests.read_file(&tested.replace("{ part", "{\n part"), true);
+    tests.read_file("fn is_of_the_program() {\n is_never_called(); }\n#[test]\nfn beside_it() {}", false);
+    for shown in ["is_a_test", "part", "beside_it"] {
+        assert!(tests.have(shown), "{shown}");
+    }
+    for other in ["is_never_called", "is_of_the_program", "is_nowhere"] {
+        assert!(!tests.have(other), "{other}");
     }
 }

@@ -6,6 +6,7 @@ mod crud;
 mod custom;
 mod deletion;
 mod discovery;
+mod examples;
 mod harness;
 mod lists;
 mod patches;

@@ -30,6 +30,7 @@ mod run_limits;
 mod run_undoing;
 mod runner_override;
 mod runner_pod;
+mod runner_sweep;
 mod terraform;
 mod terraform_composite;
 mod terraform_surroundings;

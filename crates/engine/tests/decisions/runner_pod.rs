@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
-fn pod_of(wish: &RunnerOverride) -> Pod {
+pub(crate) fn pod_of(wish: &RunnerOverride) -> Pod {
     let scene = scene(Action::Apply);
     runner_pod(&scene.run, "db", 0, &Default::default(), wish, None, &on_a_cluster().runner).unwrap()
 }

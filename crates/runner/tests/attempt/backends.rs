@@ -17,23 +17,23 @@ use testkit::s3::S3Server;
 
 use super::*;
 
-const CODE: &str = "resource \"terraform_data\" \"x\" { input = 1 }\n";
+pub(crate) const CODE: &str = "resource \"terraform_data\" \"x\" { input = 1 }\n";
 /// Names another place, to see whose word counts.
 const CODE_ELSEWHERE: &str = "terraform {\n  backend \"local\" { path = \"/nowhere/at/all\" }\n}\nresource \"terraform_data\" \"x\" { input = 1 }\n";
 
 /// What a layer gives to its attempts, with its Secret as a kubelet mounts it.
-struct Layer {
+pub(crate) struct Layer {
     inputs: GivenInputs,
     secret: tempfile::TempDir,
     backends: Backends,
 }
 
 impl Layer {
-    fn new(backend: Value, secret: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(backend: Value, secret: &[(&str, &str)]) -> Self {
         Self::among(Backends::default(), backend, secret, json!({}))
     }
 
-    fn among(backends: Backends, backend: Value, secret: &[(&str, &str)], more: Value) -> Self {
+    pub(crate) fn among(backends: Backends, backend: Value, secret: &[(&str, &str)], more: Value) -> Self {
         let facts = Facts { namespace: "team", name: "layer", path: "envs/prod", workspace: "default" };
         let asked: BackendSpec = serde_json::from_value(backend).unwrap();
         let backend = Some(backends.generate(&asked, facts).unwrap());
@@ -60,12 +60,12 @@ impl Layer {
         world.run_with(options, std::future::pending()).await
     }
 
-    async fn plan(&self, world: &World, run: &str) -> Outcome {
+    pub(crate) async fn plan(&self, world: &World, run: &str) -> Outcome {
         self.run(world, world.description(run, Action::Plan, 0)).await
     }
 
     /// Plans, applies and plans again: the state is found where it was put.
-    async fn live(&self, world: &World) -> Outcome {
+    pub(crate) async fn live(&self, world: &World) -> Outcome {
         let plan = self.plan(world, "plan-1").await;
         assert_eq!(plan.message, "Plan: 1 to add, 0 to change, 0 to destroy.");
         let apply = self.run(world, world.apply_after("apply-1", 1, &plan)).await;
@@ -79,7 +79,7 @@ impl Layer {
 }
 
 /// Nothing that a run left holds the secret.
-async fn leaves_no_trace(world: &World, runs: &[&str], secret: &str) {
+pub(crate) async fn leaves_no_trace(world: &World, runs: &[&str], secret: &str) {
     let canary = Canary::known("what the backend logs in with", secret);
     let mut looked_at = 0;
     for run in runs {
@@ -97,7 +97,7 @@ async fn leaves_no_trace(world: &World, runs: &[&str], secret: &str) {
     assert!(looked_at >= 2 * runs.len(), "{looked_at}");
 }
 
-fn words(outcome: &Outcome) -> String {
+pub(crate) fn words(outcome: &Outcome) -> String {
     outcome.plan.as_ref().unwrap().backend.as_ref().unwrap().to_string()
 }
 

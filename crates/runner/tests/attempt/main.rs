@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod backends;
+mod cloud_backends;
 mod faulty_tool;
 mod full;
 mod identity;

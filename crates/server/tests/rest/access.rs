@@ -7,7 +7,7 @@ use server::credential::Scope;
 use crate::ground::{COOKIE, Call, Ground};
 
 /// Method and path of every operation that the document describes, and whether it is open.
-fn operations() -> Vec<(Method, String, bool)> {
+pub fn operations() -> Vec<(Method, String, bool)> {
     let document = serde_json::to_value(server::document()).unwrap();
     let mut found = Vec::new();
     let mut ids = std::collections::BTreeSet::new();
@@ -29,7 +29,7 @@ fn at(path: &str, namespace: &str) -> String {
 }
 
 /// The path of an operation on one object. Stacks have their namespace in the query.
-fn place(path: &str, namespace: &str, object: &str) -> String {
+pub fn place(path: &str, namespace: &str, object: &str) -> String {
     let place = path.replace("{namespace}", namespace).replace("{name}", object).replace("{version}", "1");
     let place = place.replace("{id}", object).replace("{request}", "create");
     if path.starts_with("/tfstacks") { format!("{place}?namespace={namespace}") } else { place }

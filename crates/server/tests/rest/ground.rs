@@ -32,9 +32,14 @@ pub struct Ground {
     pub credentials: Credentials,
     pub server: Server,
     pub deliveries: Deliveries,
-    router: Router,
-    keeping: JoinSet<()>,
+    replica: Replica,
     _directory: tempfile::TempDir,
+}
+
+/// One process of the service: what it holds in memory no other knows.
+pub struct Replica {
+    router: Router,
+    _keeping: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -141,9 +146,14 @@ impl Ground {
             }
         }
         let deliveries = Deliveries::default();
-        let (router, keeping) = started(&server, &client, client.clone(), deliveries.clone());
         let credentials = Credentials::new(&client);
-        Self { client, credentials, server, deliveries, router, keeping, _directory: directory }
+        let replica = started(&server, client.clone(), |client| client, deliveries.clone());
+        Self { client, credentials, server, deliveries, replica, _directory: directory }
+    }
+
+    /// Another process of the service, on the same API.
+    pub fn another(&self) -> Replica {
+        started(&self.server, self.client.clone(), |client| client, Deliveries::default())
     }
 
     /// The service begins anew, on the same API.
@@ -153,27 +163,22 @@ impl Ground {
 
     /// The same, and what it asks of the API in its own name goes through this client.
     pub fn restart_with(&mut self, client: Client) {
-        (self.router, self.keeping) = started(&self.server, &self.client, client, self.deliveries.clone());
+        self.replica = started(&self.server, client, |client| client, self.deliveries.clone());
+    }
+
+    /// The same, and whatever it asks of the API, in whoever's name, goes through what this makes of a client.
+    pub fn restart_through(&mut self, through: impl Fn(Client) -> Client + Send + Sync + 'static) {
+        let client = through(self.client.clone());
+        self.replica = started(&self.server, client, through, self.deliveries.clone());
     }
 
     pub async fn call(&self, call: Call) -> Answer {
-        self.begin(call).await.whole().await
+        self.replica.call(call).await
     }
 
     /// Returns when the answer has begun.
-    pub async fn begin(&self, Call(builder, body): Call) -> Begun {
-        let response = self.router.clone().oneshot(builder.body(body).unwrap()).await.unwrap();
-        let (parts, body) = response.into_parts();
-        for (name, value) in [
-            ("x-content-type-options", "nosniff"),
-            ("x-frame-options", "DENY"),
-            ("referrer-policy", "no-referrer"),
-        ] {
-            assert_eq!(parts.headers.get(name).unwrap(), value, "{parts:?}");
-        }
-        let policy = parts.headers["content-security-policy"].to_str().unwrap();
-        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
-        Begun { status: parts.status, headers: parts.headers, body }
+    pub async fn begin(&self, call: Call) -> Begun {
+        self.replica.begin(call).await
     }
 
     /// A list answers from what the watch has seen; waits until it has seen this.
@@ -297,24 +302,50 @@ impl Ground {
     }
 }
 
+impl Replica {
+    pub async fn call(&self, call: Call) -> Answer {
+        self.begin(call).await.whole().await
+    }
+
+    pub async fn begin(&self, Call(builder, body): Call) -> Begun {
+        let response = self.router.clone().oneshot(builder.body(body).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("referrer-policy", "no-referrer"),
+        ] {
+            assert_eq!(parts.headers.get(name).unwrap(), value, "{parts:?}");
+        }
+        let policy = parts.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+        Begun { status: parts.status, headers: parts.headers, body }
+    }
+}
+
+/// What the service asks in its own name goes through `client`; what it asks in another's through what `through` makes of theirs.
 fn started(
     server: &Server,
-    administrator: &Client,
     client: Client,
+    through: impl Fn(Client) -> Client + Send + Sync + 'static,
     deliveries: Deliveries,
-) -> (Router, JoinSet<()>) {
+) -> Replica {
+    let administrator = through(server.client(Identity::administrator()));
+    let bare = through(Client::new(server.front(), "default"));
     let clients = server.clients();
     let local = Local {
-        credentials: Credentials::new(administrator),
-        client: administrator.clone(),
+        credentials: Credentials::new(&administrator),
+        client: administrator,
         cookie: COOKIE.to_owned(),
-        acting: Arc::new(move |user| clients(Identity::new(user, [MASTERS_GROUP, AUTHENTICATED_GROUP]))),
+        acting: Arc::new(move |user| {
+            through(clients(Identity::new(user, [MASTERS_GROUP, AUTHENTICATED_GROUP])))
+        }),
     };
     // Nobody listens there: what needs the datastore says so.
     let datastore = datastore::Client::new("http://127.0.0.1:1", TokenSource::File("none".into())).unwrap();
     let (router, keeping) = server::service(Options {
         client,
-        bare: Client::new(server.front(), "default"),
+        bare,
         reviews: Reviews::Cluster,
         datastore: datastore.with_patience(std::time::Duration::ZERO),
         local: Some(local),
@@ -322,5 +353,5 @@ fn started(
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(keeping);
-    (router, tasks)
+    Replica { router, _keeping: tasks }
 }

@@ -4,9 +4,12 @@
 
 mod access;
 mod bad_input;
+mod crowds;
 mod ground;
 mod lists;
 mod login;
+mod outage;
+mod replicas;
 mod stacks;
 mod webhooks;
 mod wishes;

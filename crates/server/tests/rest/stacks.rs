@@ -14,7 +14,7 @@ use crate::ground::{Answer, Call, Ground};
 
 const SECRET: &str = "correct-horse-battery";
 
-fn layers(ground: &Ground) -> Api<TerraformLayer> {
+pub fn layers(ground: &Ground) -> Api<TerraformLayer> {
     Api::namespaced(ground.client.clone(), "a")
 }
 
@@ -28,7 +28,7 @@ fn conditions(kind: &str, reason: &str) -> Value {
 }
 
 /// As the controllers leave a template whose code they have read.
-async fn template(ground: &Ground, name: &str, more: Value, kind: &str) {
+pub async fn template(ground: &Ground, name: &str, more: Value, kind: &str) {
     let mut spec = json!({
         "repository": { "name": "code" }, "branch": "main", "path": "machine",
         "template": { "description": "Machines." },
@@ -62,7 +62,7 @@ async fn template(ground: &Ground, name: &str, more: Value, kind: &str) {
 }
 
 /// As the controllers leave a stack that they have looked at.
-async fn looked_at(ground: &Ground, id: &str, kind: &str, why: &str) {
+pub async fn looked_at(ground: &Ground, id: &str, kind: &str, why: &str) {
     looked_at_because(ground, id, kind, why, "So").await;
 }
 
@@ -78,11 +78,11 @@ async fn looked_at_because(ground: &Ground, id: &str, kind: &str, why: &str, rea
     layers(ground).patch_status(id, &PatchParams::default(), &patch).await.unwrap();
 }
 
-fn post(token: &str, body: &Value) -> Call {
+pub fn post(token: &str, body: &Value) -> Call {
     Call::post("/tfstacks?namespace=a").bearer(token).json(body)
 }
 
-fn call(token: &str, method: Method, id: &str, rest: &str) -> Call {
+pub fn call(token: &str, method: Method, id: &str, rest: &str) -> Call {
     Call::new(method, &format!("/tfstacks/{id}{rest}?namespace=a")).bearer(token)
 }
 

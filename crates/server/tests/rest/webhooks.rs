@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use testkit::deliveries::Delivery;
 
 use crate::ground::{Answer, Call, Ground};
+use crate::outage::{Away, Hit, Outage};
 
 const HOSTS: [&str; 5] = ["github", "gitlab", "gitea", "bitbucket", "azuredevops"];
 const SECRET: &str = "hook:a secret of one repository";
@@ -29,7 +30,7 @@ fn delivery(name: &str) -> Delivery {
 }
 
 /// A delivery as its host posts it, proved with this secret.
-fn post(place: &str, delivery: &Delivery, secret: &str) -> Call {
+pub fn post(place: &str, delivery: &Delivery, secret: &str) -> Call {
     bare(place, &delivery.clone().proved(secret).unwrap())
 }
 
@@ -46,7 +47,7 @@ fn bare(place: &str, delivery: &Delivery) -> Call {
 
 impl Ground {
     /// A repository with a secret. The service knows it after a restart: what it read of Secrets it believes for a few seconds.
-    async fn hooked(&self, namespace: &str, name: &str, host: &str, secret: &str) {
+    pub async fn hooked(&self, namespace: &str, name: &str, host: &str, secret: &str) {
         let azure = "https://dev.azure.com/infra/net/_git/code";
         let url = if host == "azuredevops" { azure } else { "git@git.example.com:infra/code.git" };
         self.repository_at(namespace, name, url).await;
@@ -80,7 +81,7 @@ impl Ground {
     }
 }
 
-fn outcome(answer: &Answer) -> String {
+pub fn outcome(answer: &Answer) -> String {
     answer.json()["outcome"].as_str().unwrap().to_owned()
 }
 
@@ -375,6 +376,44 @@ async fn no_delivery_is_answered_well_that_was_not_written_down() {
     assert!(ground.webhook("a/code").await.is_some());
     let value: Value = serde_json::to_value(ground.read("a/code").await.status).unwrap();
     assert_eq!(value.as_object().unwrap().keys().collect::<Vec<_>>(), ["webhook"]);
+}
+
+/// Each request that a delivery costs fails in each way; the watch stays, so that the repository is known.
+#[tokio::test]
+async fn no_delivery_is_answered_well_while_what_it_needs_is_away() {
+    let mut ground = Ground::new().await;
+    ground.hooked("a", "code", "github", SECRET).await;
+    let push = delivery("github-push");
+    let secret: Hit = |_, path| path.ends_with("/secrets/terrane-webhooks");
+    let read: Hit =
+        |method, path| *method == Method::GET && path.ends_with("/namespaces/a/terraformrepositories/code");
+    let write: Hit = |method, path| *method == Method::PATCH && path.ends_with("/code/status");
+    for (what, hit) in [("secret", secret), ("read", read), ("write", write)] {
+        for away in Away::ALL {
+            let outage = Outage::default();
+            // What was read of Secrets is believed for a while, so each begins with nothing in memory.
+            ground.restart_through(outage.clone().through());
+            outage.begin(away, hit);
+            for place in ["a/code", ANY] {
+                let answer = ground.refused("a/code", post(place, &push, SECRET), 503).await;
+                assert_eq!(answer.header("retry-after"), "2", "{what} {away:?} {place:?}: {answer:#?}");
+                assert!(
+                    !answer.text.contains("planted") && answer.text.contains("next poll"),
+                    "{what} {away:?} {place:?}: {answer:#?}"
+                );
+            }
+            // A stranger learns nothing of it, and is not believed either.
+            let stranger = ground.call(post("a/code", &push, OTHER)).await;
+            assert!(matches!(stranger.status.as_u16(), 401 | 503), "{what} {away:?}: {stranger:#?}");
+            assert_eq!(ground.webhook("a/code").await, None, "{what} {away:?}");
+            let counted = ground.deliveries.text();
+            assert!(!counted.contains("outcome=\"recorded\"} 1"), "{counted}");
+        }
+    }
+    ground.restart();
+    let answer = ground.call(post("a/code", &push, SECRET)).await.with(202);
+    assert_eq!(outcome(&answer), "recorded");
+    assert!(ground.webhook("a/code").await.is_some());
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod described;
 mod drifting;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod killed;
 mod people;
 mod readme;
 mod rest;

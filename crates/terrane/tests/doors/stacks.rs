@@ -8,10 +8,11 @@ use api::{TerraformLayer, label};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::s3::S3Server;
 
-use crate::harness::{BINARY, declare_repository, until};
+use crate::harness::{BINARY, Gate, Terrane, declare_repository, is, layer_until, until};
 use crate::people::{Doors, finished};
 
 fn tour() -> &'static str {
@@ -116,4 +117,50 @@ async fn a_workspace_in_a_bucket_goes_with_its_stack() {
         .await;
     assert!(!object.exists(), "the workspace is deleted");
     doors.close().await;
+}
+
+/// Each of their applies waits for the test, so that neither could go on if the other had to end before.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_stacks_are_applied_at_the_same_time() {
+    const TOGETHER: usize = 2;
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let gate = Gate::new();
+    let code = format!("variable \"word\" {{}}\n{}", gate.code());
+    let _source = declare_repository(&client, "code", &[("machine/main.tf", &code)]).await;
+    let template = json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "machine" },
+        "spec": { "repository": { "name": "code" }, "branch": "main", "path": "machine", "template": {} },
+    });
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    layers.create(&PostParams::default(), &serde_json::from_value(template).unwrap()).await.unwrap();
+    layer_until(&client, "machine", "its variables are known", is("Ready")).await;
+    let token = terrane.command(&["token", "create", "several", "--scope", "read,write", "--expires", "1h"]);
+    let token = finished(token).with_code(0).out.trim().to_owned();
+    let service = format!("http://{}", terrane.service().await);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut ids = Vec::new();
+    for number in 0..TOGETHER {
+        let body = json!({ "template": "machine", "variables": { "word": format!("stack {number}") } });
+        let asked = http.post(format!("{service}/tfstacks")).bearer_auth(&token).json(&body);
+        let answer = asked.send().await.unwrap();
+        assert_eq!(answer.status(), 202);
+        let made: Value = answer.json().await.unwrap();
+        ids.push(made["stack"]["id"].as_str().unwrap().to_owned());
+    }
+    until("all wait at the gate together", || std::future::ready((gate.arrived() == TOGETHER).then_some(())))
+        .await;
+    assert!(gate.is_waited_at(), "the first has not gone on meanwhile");
+    for id in &ids {
+        let answer = http.get(format!("{service}/tfstacks/{id}/requests/create")).bearer_auth(&token);
+        let request: Value = answer.send().await.unwrap().json().await.unwrap();
+        assert_eq!(request["state"], "running", "{request}");
+    }
+    gate.open();
+    for id in &ids {
+        layer_until(&client, id, "applied", is("Ready")).await;
+    }
+    assert_eq!(gate.arrived(), TOGETHER, "each was applied once");
+    terrane.signal(Signal::TERM);
+    assert_eq!(terrane.ended().await.code(), Some(0));
 }

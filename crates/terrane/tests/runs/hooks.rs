@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use api::run::{Action, Mode, RunState, TriggerKind};
 use api::{TerraformLayer, TerraformRun};
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{DEADLINE, Terrane, declare_repository, is, layer_until, run_until, until, why};
 use crate::{end, told};
@@ -61,8 +63,25 @@ async fn ear() -> (TcpListener, String) {
     (listener, call)
 }
 
-async fn hears(listener: &TcpListener) {
-    tokio::time::timeout(DEADLINE, listener.accept()).await.expect("the command called").unwrap();
+async fn hears(listener: &TcpListener) -> TcpStream {
+    let (visitor, _) = tokio::time::timeout(DEADLINE, listener.accept()).await.expect("it called").unwrap();
+    visitor
+}
+
+/// A script that says which hook it is of, and waits for a word of the test.
+fn reporting(call: &str) -> Value {
+    let inline = format!(
+        "#!/bin/bash\n{call}\necho \"$TERRANE_STEP $TERRANE_ACTION $TERRANE_MODE\" >&3\nread -r word <&3\n[[ $word == go ]]\n"
+    );
+    json!([{ "inline": inline, "timeout": "3m" }])
+}
+
+/// What such a script says; it waits then.
+async fn report(listener: &TcpListener) -> (String, BufReader<TcpStream>) {
+    let mut visitor = BufReader::new(hears(listener).await);
+    let mut line = String::new();
+    visitor.read_line(&mut line).await.unwrap();
+    (line.trim().to_owned(), visitor)
 }
 
 #[tokio::test]
@@ -86,7 +105,8 @@ async fn hooked(terrane: &Terrane, client: &Client) {
         "data": { "gate.sh": "echo not today; exit 7" } });
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "default");
     maps.create(&PostParams::default(), &serde_json::from_value(gate).unwrap()).await.unwrap();
-    let (ended, call) = ear().await;
+    let (beginning, before) = ear().await;
+    let (ended, after) = ear().await;
     let hooks = json!({
         "beforeInit": echo("one"), "afterInit": echo("two"), "beforePlan": echo("three"),
         "afterPlan": [{ "path": "hooks/check.sh" }],
@@ -95,8 +115,8 @@ async fn hooked(terrane: &Terrane, client: &Client) {
             { "inline": "echo working\necho '{\"url\": \"https://it\", \"count\": 2}'", "outputTo": "deployed" },
             { "inline": "echo nothing to keep", "outputTo": "nothing" },
         ],
-        "beforeDestroy": echo("farewell"),
-        "afterDestroy": [{ "inline": format!("#!/bin/bash\n{call}"), "timeout": "1m" }],
+        "beforeDestroy": reporting(&before),
+        "afterDestroy": reporting(&after),
     });
     let more = json!({ "hooks": hooks, "remediationStrategy": { "autoApply": true, "onError": { "maxRetries": 0 } } });
     create_layer(client, "hooked", more).await;
@@ -136,8 +156,18 @@ async fn hooked(terrane: &Terrane, client: &Client) {
     assert!(described.contains("Hooks:") && described.contains("beforeApply"), "{described}");
 
     let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    // What runs before a destroy sees everything, and what runs after it nothing any more.
     layers.delete("hooked", &DeleteParams::default()).await.unwrap();
-    hears(&ended).await;
+    let (told_before, mut visitor) = report(&beginning).await;
+    assert_eq!(told_before, "beforeDestroy apply destroy");
+    assert!(told(terrane.command(&["outputs", "hooked"])).contains("made"), "nothing is destroyed yet");
+    assert!(ended.accept().now_or_never().is_none(), "afterDestroy does not run before");
+    visitor.write_all(b"go\n").await.unwrap();
+    let (told_after, mut visitor) = report(&ended).await;
+    assert_eq!(told_after, "afterDestroy apply destroy");
+    assert!(!told(terrane.command(&["outputs", "hooked"])).contains("made"), "all is destroyed");
+    assert!(beginning.accept().now_or_never().is_none(), "beforeDestroy ran once");
+    visitor.write_all(b"go\n").await.unwrap();
     gone(client, "hooked").await;
 }
 

@@ -5,15 +5,18 @@ use std::fs;
 
 use api::terraform::WorkloadState;
 use api::{Terraform, TerraformLayer, TerraformRepository, condition};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use testkit::process::Scratch;
 use testkit::registry::Registry;
 use testkit::s3::S3Server;
+use tokio::task::JoinSet;
 
-use crate::harness::{Terrane, commit_files, until};
+use crate::harness::{DEADLINE, Terrane, commit_files, until};
 use crate::workload::{
     FORGE, a_deploy_that_fails_is_tried_to_the_limit, applies_of, commit_example, log_of_last,
     the_example_is_deployed_kept_and_destroyed,
@@ -68,6 +71,21 @@ pub(crate) async fn terraform_until(
         Some(found).filter(&holds)
     })
     .await
+}
+
+/// The states that a Terraform comes through until it is completed, each as a watch tells of it.
+async fn states(client: Client, name: &str) -> Vec<WorkloadState> {
+    let terraforms = Api::<Terraform>::namespaced(client, "default");
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut events = std::pin::pin!(watcher(terraforms, only).default_backoff().applied_objects());
+    let mut seen = Vec::new();
+    while seen.last() != Some(&WorkloadState::Completed) {
+        let next = tokio::time::timeout(DEADLINE, events.next()).await.expect("it goes on");
+        let Some(Ok(terraform)) = next else { continue };
+        let state = terraform.status.and_then(|status| status.state);
+        seen.extend(state.filter(|state| seen.last() != Some(state)));
+    }
+    seen
 }
 
 pub(crate) fn is_completed(terraform: &Terraform) -> bool {
@@ -162,8 +180,22 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
 }
 
 async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Server, registry: &Registry) {
+    let mut seeing = JoinSet::new();
+    seeing.spawn(states(client.clone(), NAME));
     let made = apply(client, INLINE).await;
     let done = terraform_until(client, NAME, "the first manifest is deployed", is_completed).await;
+    let seen = seeing.join_next().await.unwrap().unwrap();
+    // None is passed by, none comes twice, and nothing is said to be done before it was begun.
+    let order = [
+        WorkloadState::Pending,
+        WorkloadState::Progressing,
+        WorkloadState::Success,
+        WorkloadState::Completed,
+    ];
+    let places: Vec<usize> =
+        seen.iter().map(|state| order.iter().position(|known| known == state).unwrap()).collect();
+    assert!(places.is_sorted() && places.contains(&1), "{seen:?}");
+    assert_eq!(seen.last(), Some(&WorkloadState::Completed), "{seen:?}");
     let status = done.status.clone().unwrap();
     let password = format!("*** (sensitive; key password of Secret {NAME}-outputs)");
     assert_eq!(

@@ -12,6 +12,8 @@ use testkit::process::Scratch;
 use crate::harness::{Terrane, declare_repository, git, is, layer_until, run_until, until, why};
 use crate::{end, told};
 
+const LOGIN: &str = "first-login";
+
 /// Shows what it was given. The provisioner shows what its environment holds.
 const CODE: &str = r#"
 variable "literal" {
@@ -24,6 +26,7 @@ variable "zones" {
 variable "owner" {}
 variable "tier" {}
 variable "stage" {}
+variable "login" {}
 
 resource "terraform_data" "given" {
   input = { literal = var.literal, zones = var.zones, owner = var.owner, tier = var.tier, stage = var.stage }
@@ -32,12 +35,16 @@ resource "terraform_data" "given" {
 resource "terraform_data" "environment" {
   triggers_replace = [var.password]
   provisioner "local-exec" {
-    command = "echo region=$REGION token=$CLOUD_TOKEN"
+    command = "echo region=$REGION token=$CLOUD_TOKEN login=${var.login}"
   }
 }
 
 output "given" {
   value = terraform_data.given.output
+}
+
+output "login" {
+  value = sha256(var.login)
 }
 "#;
 
@@ -64,7 +71,7 @@ fn layer() -> Value {
                 { "name": "password", "valueFrom": { "secretKeyRef": { "name": "db", "key": "password" } } },
                 { "name": "zones", "valueFrom": { "configMapKeyRef": { "name": "common", "key": "zones" } }, "format": "json" },
             ],
-            "variablesFrom": [{ "configMapRef": { "name": "common" } }],
+            "variablesFrom": [{ "secretRef": { "name": "whole" } }, { "configMapRef": { "name": "common" } }],
             "variableFiles": ["vars/prod.tfvars"],
             "environment": [
                 { "name": "REGION", "value": "north" },
@@ -109,6 +116,10 @@ async fn variables_come_from_where_they_are_and_a_change_of_one_is_planned_and_a
     let mut terrane = Terrane::new();
     let client = terrane.start(&[]).await;
     let source = source(&client).await;
+    // All of a Secret; the ConfigMap after it wins.
+    let whole = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "whole" },
+        "stringData": { "login": LOGIN, "owner": "owner-of-whole" } });
+    create::<Secret>(&client, whole).await;
     create::<TerraformLayer>(&client, layer()).await;
 
     // Told in the order in which they are asked for, and gone on with as soon as they are there.
@@ -130,10 +141,12 @@ async fn variables_come_from_where_they_are_and_a_change_of_one_is_planned_and_a
         "owner": "map", "tier": "file", "stage": "directory",
     });
     assert_eq!(outputs(&terrane), given);
+    let login = told(terrane.command(&["outputs", "app"]));
+    assert!(login.contains(api::text::Sha256::of(LOGIN.as_bytes()).as_str()), "{login}");
     let applied = |run: &TerraformRun| run.spec.artifact.is_some();
     let first = run_until(&client, "app", "the apply", applied).await;
     let log = log_of(&terrane, &first).await;
-    assert!(log.contains("region=north token=***"), "{log}");
+    assert!(log.contains("region=north token=*** login=***"), "{log}");
     assert!(!log.contains("first-"), "{log}");
 
     // A change of what is referred to, and of nothing else, is planned and applied; it is no drift.
