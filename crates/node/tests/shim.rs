@@ -165,6 +165,24 @@ fn codes_signals_output_and_environment_are_recorded_exactly() {
 }
 
 #[test]
+fn a_container_gives_way_to_its_node_and_the_shim_does_not() {
+    let niceness = |process: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap().parse::<i32>().unwrap()
+    };
+    let mut case = Case::new();
+    case.prepare(&case.launch("echo ready >\"$ROOT/ready\"; sleep 60"));
+    let shim = case.spawn();
+    let (_, main) = case.running();
+    case.file("ready");
+    let own = niceness("self");
+    assert_eq!(niceness(&shim.to_string()), own);
+    assert_eq!(niceness(&main.pid.to_string()), (own + 5).min(19));
+    main.signal(Signal::KILL).unwrap();
+    case.exit();
+}
+
+#[test]
 fn a_program_that_cannot_be_started_is_said_so() {
     let mut case = Case::new();
     let launch = Launch { program: "/no/such/program".into(), argv0: "thing".into(), ..case.launch("") };

@@ -37,6 +37,10 @@ const MESSAGE_BYTES: u64 = 4096;
 const MESSAGE_LOG_BYTES: usize = 2048;
 const MESSAGE_LOG_LINES: usize = 80;
 
+/// By how much containers give way to whoever serves people on this machine, where there is not time for both: what they do takes minutes, and
+/// a page is looked at by somebody who waits.
+const NICENESS: i32 = 5;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the shim takes one argument, the directory of an attempt")]
@@ -203,11 +207,15 @@ struct Child {
     stderr: OwnedFd,
 }
 
-/// Landlock domains and `no_new_privs` belong to a thread. A thread of its own enters them, starts the child that
+/// Landlock domains, `no_new_privs` and niceness belong to a thread. A thread of its own enters them, starts the child that
 /// inherits them, and ends, while the shim itself stays free to write its records.
 fn start(launch: Launch) -> Result<Child, String> {
     let spawn = move || -> Result<Child, String> {
         launch.confinement.enter().map_err(|error| format!("could not confine the container: {error}"))?;
+        report(
+            rustix::process::nice(NICENESS)
+                .map_err(|errno| doing("could not lower its priority")(errno.into())),
+        );
         let mut command = Command::new(&launch.program);
         command
             .arg0(&launch.argv0)
