@@ -748,4 +748,34 @@ proptest! {
             scene.now = engine::later(scene.now, scene.settings.retry.max);
         }
     }
+
+    /// Wherever the clock jumps to, forth or back: a run does what there is to do and then waits, for a change or for a time that has not come.
+    #[test]
+    fn after_its_effects_a_run_wants_nothing_until_something_happens(
+        apply in any::<bool>(),
+        script in proptest::collection::vec((0_u8..8, -7200_i64..200_000), 1..20),
+    ) {
+        let mut scene = scene(if apply { Action::Apply } else { Action::Plan });
+        scene.outcome = Read::Absent;
+        for (event, passes) in script {
+            scene.now += jiff::SignedDuration::from_secs(passes);
+            match (&scene.pod, event) {
+                (Read::Present(_), 0..=2) => {
+                    scene.ends([Reason::Succeeded, Reason::ToolFailed, Reason::StateLocked][usize::from(event)]);
+                }
+                (Read::Present(_), 3) => scene.pod_becomes("Failed", 137),
+                (Read::Present(_), 4) => scene.pod_becomes("Running", 0),
+                _ => {}
+            }
+            for round in 0.. {
+                let done = scene.step();
+                if done.contains(&"create pod") { scene.outcome = Read::Absent; }
+                if done.iter().all(|effect| *effect == "keep status") { break; }
+                prop_assert!(round < 12, "it never comes to rest: {:?}", done);
+            }
+            if let engine::Wake::At(at) = scene.decide().wake {
+                prop_assert!(at > scene.now, "it would be looked at again at once");
+            }
+        }
+    }
 }
