@@ -228,6 +228,12 @@ impl Client {
         self
     }
 
+    /// For no longer than this, where it was to be longer.
+    pub fn with_patience_at_most(self, limit: Duration) -> Self {
+        let patience = self.patience.min(limit);
+        self.with_patience(patience)
+    }
+
     pub async fn bundle_exists(&self, sha256: &Sha256) -> Result<bool, Error> {
         let request = Request {
             method: Method::HEAD,

@@ -15,7 +15,7 @@ pub(super) async fn ask<T>(
     doing: &str,
     asking: impl AsyncFnOnce(Client) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    within(LIMIT, doing, asking(datastore.clone().with_patience(PATIENCE))).await
+    within(LIMIT, doing, asking(datastore.clone().with_patience_at_most(PATIENCE))).await
 }
 
 async fn within<T>(
