@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -27,8 +29,11 @@ pub struct Limits {
     pub streams: u32,
     /// Bytes of a request's headers.
     pub header_bytes: u32,
-    /// For the TLS handshake, and for the headers of a request.
+    /// For the TLS handshake, and for the head of the first request.
     pub patience: Duration,
+    /// For a caller that keeps its connection and asks nothing, or is slow with the head of a further request. Longer than clients keep one,
+    /// so that none is closed under a request that is on its way.
+    pub idle: Duration,
     /// For a client that reads nothing of what it is sent: then its connection is ended.
     pub stall: Duration,
     /// Watches at a time; further ones are told to come back.
@@ -44,6 +49,7 @@ impl Default for Limits {
             streams: 1_000,
             header_bytes: 64 * 1024,
             patience: Duration::from_secs(10),
+            idle: Duration::from_secs(120),
             stall: Duration::from_secs(60),
             watches: 10_000,
             farewell: Duration::from_secs(3),
@@ -126,7 +132,7 @@ async fn serve_one<E: Encryption>(
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.patience)
+        .header_read_timeout(limits.idle)
         .max_buf_size(usize::try_from(limits.header_bytes).unwrap_or(64 * 1024).max(16 * 1024));
     builder
         .http2()
@@ -139,12 +145,17 @@ async fn serve_one<E: Encryption>(
         Spoken::Http1 => builder.http1_only(),
         Spoken::Http2 => builder.http2_only(),
     };
-    let service = TowerToHyperService::new(router);
+    let (asked, router) = (Notify::new(), TowerToHyperService::new(router));
+    let service = service_fn(|request: http::Request<Incoming>| {
+        asked.notify_one();
+        router.call(request)
+    });
     let stream = TokioIo::new(Impatient::new(stream, limits.stall));
     let connection = builder.serve_connection(stream, service);
     let mut connection = std::pin::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
+        () = silence(&asked, limits.patience) => return tracing::debug!("a connection asked for nothing"),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -152,6 +163,13 @@ async fn serve_one<E: Encryption>(
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Ends when nothing was asked for so long, and never once something was.
+async fn silence(asked: &Notify, patience: Duration) {
+    if timeout(patience, asked.notified()).await.is_ok() {
+        std::future::pending().await
     }
 }
 
