@@ -20,8 +20,10 @@ use crate::arguments::{Kind, Shape, Target};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// A layer, or KIND/NAME
+    /// A layer, KIND/NAME, or a KIND that a NAME follows
     object: String,
+    /// The name, where a kind stands before it
+    name: Option<String>,
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -30,7 +32,8 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let (client, namespace) = super::connect(&options.target).await?;
-    let (kind, name) = wait::object(&options.object)?;
+    let object = in_one_word(&options.object, options.name.as_deref());
+    let (kind, name) = wait::object(&object)?;
     let now = Timestamp::now();
     match kind {
         Kind::Layers => {
@@ -60,6 +63,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             other(&client, &namespace, kind, name, options.shape).await
         }
     }
+}
+
+/// As kubectl takes them too: `layer/app` and `layer app` are the same.
+fn in_one_word(object: &str, name: Option<&str>) -> String {
+    name.map_or_else(|| object.to_owned(), |name| format!("{object}/{name}"))
 }
 
 async fn events_about(

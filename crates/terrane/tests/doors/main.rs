@@ -106,7 +106,7 @@ fn logs(doors: &Doors) {
 fn suspending(doors: &Doors) {
     doors.run(&["suspend", "app"]).with_code(0).says("`terrane resume app` lets it go on");
     doors.run(&["sync", "app"]).with_code(1).complains("layer default/app is suspended");
-    doors.run(&["describe", "app"]).with_code(0).says("Suspended:");
+    doors.run(&["describe", "layer", "app"]).with_code(0).says("Suspended:");
     let resumed = doors.run(&["resume", "app", "-o", "json"]).with_code(0).json();
     assert!(resumed["spec"].get("suspend").is_none_or(|suspend| suspend == false), "{resumed}");
     doors.run(&["suspend"]).with_code(2).complains("LAYERS");
