@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use api::text::Sha256;
 use engine::{Note, Severity, news};
 use futures::StreamExt;
 use futures::channel::mpsc;
@@ -81,7 +82,7 @@ async fn publish(recorder: &Recorder, object: &ObjectReference, note: Note) {
             Severity::Normal => EventType::Normal,
             Severity::Warning => EventType::Warning,
         },
-        action: note.reason.clone(),
+        action: action(&note),
         reason: note.reason,
         note: Some(shortened(note.message)),
         secondary: None,
@@ -90,6 +91,11 @@ async fn publish(recorder: &Recorder, object: &ObjectReference, note: Note) {
         let name = object.name.as_deref().unwrap_or_default();
         tracing::debug!(name, reason = event.reason, %error, "an Event could not be written");
     }
+}
+
+/// Tells one Event from another: an Event that is counted keeps its first words, so others are not to be counted with it.
+fn action(note: &Note) -> String {
+    format!("{}-{}", note.reason, Sha256::of(note.message.as_bytes()).short())
 }
 
 /// At most what an Event can hold, cut between characters.
@@ -106,6 +112,20 @@ fn shortened(mut text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_are_counted_together_only_when_they_say_the_same() {
+        let note = |reason: &str, message: &str| Note {
+            severity: Severity::Normal,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        let one = action(&note("Planning", "planning aaaaaaa"));
+        assert_eq!(one, action(&note("Planning", "planning aaaaaaa")));
+        assert_ne!(one, action(&note("Planning", "planning bbbbbbb")));
+        assert_ne!(one, action(&note("Applying", "planning aaaaaaa")));
+        assert!(one.len() <= 128, "what the API takes");
+    }
 
     #[test]
     fn a_long_note_is_cut_between_characters() {
