@@ -151,6 +151,10 @@ impl State {
         self.last.clone_from(&namespace);
         let next = Named { namespace, name };
         self.in_line.remove(&next);
+        // All objects come at a start, and the room for them would be kept for ever.
+        if self.in_line.is_empty() {
+            self.in_line.shrink_to_fit();
+        }
         Some(next)
     }
 }
