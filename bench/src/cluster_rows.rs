@@ -57,6 +57,8 @@ impl Scale {
 
 const LARGE: &str = "large";
 const ALONE: &str = "alone";
+/// Root modules of the fleet's repository: layers beyond share them, each with a workspace of its own. Every run unpacks all of them.
+const MODULES: usize = 100;
 /// Callers that make layers.
 const MAKERS: usize = 8;
 /// Much longer than the whole takes, so that no layer is looked at for drift.
@@ -71,13 +73,13 @@ pub async fn take(
 ) -> Result<Vec<Row>> {
     let tool = testkit::tools::tool("terraform").or_else(|_| testkit::tools::tool("tofu"))?;
     say("starting");
-    let code = Code::new(scale.layers)?;
+    let (small, code) = (Code::new(2)?, Code::new(scale.layers.min(MODULES))?);
     let mut fleet = Fleet::start(program, &tool).await?;
     let mut rows = Vec::new();
     say("one layer: plans beside the tool");
     let mut connection = fleet.connect().await?;
-    open(&mut connection, ALONE, &code).await?;
-    rows.push(one_plan(&fleet, &code, &tool, scale).await?);
+    open(&mut connection, ALONE, &small).await?;
+    rows.push(one_plan(&fleet, &small, &tool, scale).await?);
     say("one layer: a plan and an apply");
     rows.push(writes(&fleet).await?);
     say("many layers");
@@ -109,10 +111,16 @@ fn place(namespace: &str, kind: &str) -> String {
 
 fn manifest(name: &str, layer: usize, more: Value) -> Value {
     let mut spec = json!({
-        "repository": { "name": "code" }, "branch": "main", "path": layer_path(layer), "drift": { "interval": DRIFT },
+        "repository": { "name": "code" }, "branch": "main", "path": layer_path(layer % MODULES),
+        "drift": { "interval": DRIFT },
     });
-    if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
-        spec.extend(more.clone());
+    if let Some(spec) = spec.as_object_mut() {
+        if layer >= MODULES {
+            spec.insert("workspace".to_owned(), json!(format!("layer-{layer}")));
+        }
+        if let Some(more) = more.as_object() {
+            spec.extend(more.clone());
+        }
     }
     json!({
         "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": name }, "spec": spec,

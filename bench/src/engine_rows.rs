@@ -399,16 +399,7 @@ async fn settled(program: &Path, scale: &Scale) -> Result<Row> {
     const POLLS: u32 = 3;
     const INTERVAL: Duration = Duration::from_secs(5);
     let product = Product::start(program).await?;
-    let code = Code::new(scale.settled)?;
-    let head = code.git(&["rev-parse", "HEAD"])?;
-    fill(product.target(), scale.settled, &head).await?;
-    code.declare(&mut product.connect().await?, "code", "5s").await?;
-    // Only now: with their runs there, the layers need nothing more.
-    for number in 0..scale.settled {
-        let go = Body::MergePatch(json!({"spec": {"suspend": false}}).to_string().into());
-        product.connect().await?.must(Method::PATCH, &format!("{LAYERS}/{}", idle_name(number)), go).await?;
-    }
-    product.wait_until_idle().await?;
+    let _code = settle(&product, scale.settled, "5s").await?;
     // How the layers are doing is told at the first poll after they changed: only then nothing is left to say.
     tokio::time::sleep(INTERVAL * 2).await;
     product.wait_until_idle().await?;
@@ -437,8 +428,7 @@ async fn settled(program: &Path, scale: &Scale) -> Result<Row> {
 
 async fn idle(program: &Path, scale: &Scale) -> Result<Row> {
     let product = Product::start(program).await?;
-    fill(product.target(), scale.idle, &"0".repeat(40)).await?;
-    product.wait_until_idle().await?;
+    let _code = settle(&product, scale.idle, "1h").await?;
     #[expect(clippy::cast_precision_loss, reason = "no process has 2^52 bytes")]
     let memory = product.resident_bytes()? as f64 / f64::from(1 << 20);
     Ok(Row {
@@ -449,6 +439,21 @@ async fn idle(program: &Path, scale: &Scale) -> Result<Row> {
         must_reach: "≤ 250 MiB".into(),
         outcome: Outcome::from(memory <= 250.0),
     })
+}
+
+/// Layers that follow a branch and want nothing, each with a root module of its own. O(layers × runs).
+async fn settle(product: &Product, layers: usize, poll: &str) -> Result<Code> {
+    let code = Code::new(layers)?;
+    fill(product.target(), layers, &code.git(&["rev-parse", "HEAD"])?).await?;
+    let mut connection = product.connect().await?;
+    code.declare(&mut connection, "code", poll).await?;
+    // Only now: with their runs there, the layers need nothing more.
+    for number in 0..layers {
+        let go = Body::MergePatch(json!({"spec": {"suspend": false}}).to_string().into());
+        connection.must(Method::PATCH, &format!("{LAYERS}/{}", idle_name(number)), go).await?;
+    }
+    product.wait_until_idle().await?;
+    Ok(code)
 }
 
 fn idle_name(number: usize) -> String {
