@@ -2,9 +2,9 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev kaniko cluster cluster-down test-cluster test-conformance test-gitea test-upgrade deploy push
+.PHONY: help setup build up test lint gen bench bench-cluster image image-of-release image-of-dev kaniko cluster cluster-down test-cluster test-conformance test-gitea test-opentofu test-upgrade deploy push
 
-SCRIPTS := tools/setup tools/chart-check tools/push tools/gitea/check .ci/run $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
+SCRIPTS := tools/setup tools/chart-check tools/push tools/gitea/check tools/opentofu/instead .ci/run examples/seeds/world examples/seeds/000/tour.sh examples/seeds/001/tour.sh $(addprefix tools/cluster/,checking.sh cluster conformance credentials node previous processes rights storage)
 # Resolved when a recipe runs, not before: the directory may not exist yet.
 TOOLS = $$(tools/setup path)
 TARGET = $${CARGO_TARGET_DIR:-target}
@@ -105,12 +105,17 @@ test-conformance: ## Run the cases that the embedded API is held to on that clus
 	@tools/setup build cluster
 	@TERRANE_TOOLS="$(TOOLS)" tools/cluster/conformance
 
-# The earlier version first: both are made in the same place.
 test-gitea: ## Let a real Gitea tell a real `terrane up` of a push
 	@tools/setup build gitea
 	cargo build --locked --package terrane
 	tools/gitea/check "$(TARGET)/debug/terrane"
 
+# Of the test programs, those that start the tool.
+test-opentofu: ## Run the tests that use the tool with OpenTofu, as where no terraform is
+	@tools/setup test tofu
+	tools/opentofu/instead cargo suite attempt up doors runs
+
+# The earlier version first: both are made in the same place.
 test-upgrade: ## Upgrade an earlier version with work under way, roll back, upgrade again (UPGRADE_FROM=COMMIT)
 	@tools/setup build image cluster
 	@tools/cluster/previous "$(UPGRADE_FROM)" "$(IMAGE_PROFILE)" "$(TARGET)" >/dev/null

@@ -1,4 +1,4 @@
-//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3, of Azure and of PostgreSQL, a real registry of images, a real mail server, faults between a client and a service, objects
+//! What the tests of every crate share: a real Kubernetes API to compare with, real servers of S3, of Azure and of PostgreSQL, tables as DynamoDB has them, a real registry of images, a real mail server, faults between a client and a service, objects
 //! in few words, and children that never outlive a test. Nothing here is part of the product.
 
 pub mod azure;
@@ -6,6 +6,7 @@ pub mod callers;
 pub mod canary;
 pub mod cluster;
 pub mod deliveries;
+pub mod dynamodb;
 pub mod faults;
 pub mod forge;
 pub mod fuzz;

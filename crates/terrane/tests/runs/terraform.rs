@@ -1,4 +1,4 @@
-//! Terraforms with the real tool: the manifests of seed 000 as they were written, on a real S3 server. `workload` has what else they can.
+//! Terraforms with the real tool: the manifests of seed 000 as they were written, on a real S3 server, with a table for locks. `workload` has what else they can.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use testkit::dynamodb::DynamoDb;
 use testkit::process::Scratch;
 use testkit::registry::Registry;
 use testkit::s3::S3Server;
@@ -28,6 +29,7 @@ const CONFIG_MAP: &str = include_str!("../../../../examples/seeds/000/config-map
 const CODE: &str = include_str!("../../../../examples/seeds/000/main.tf");
 const NAME: &str = "example-terraformconfig";
 pub(crate) const BUCKET: &str = "s3-store";
+const TABLE: &str = "db-table";
 const KEY: &str = "ssh-privatekey";
 
 /// As `kubectl apply --server-side` does it, with each document of the text.
@@ -108,8 +110,24 @@ pub(crate) async fn gone(client: &Client, name: &str) {
     .await;
 }
 
-/// What a runner finds in its environment: a login, where S3 is here, and what of AWS is not to be asked, because there is none of it here.
-pub(crate) fn cloud(server: &S3Server) -> BTreeMap<String, String> {
+/// The cloud of the tests.
+pub(crate) struct Cloud {
+    pub(crate) bucket: S3Server,
+    pub(crate) table: DynamoDb,
+}
+
+impl Cloud {
+    async fn start() -> Self {
+        let (bucket, table) = (S3Server::start().await.unwrap(), DynamoDb::start(TABLE).await.unwrap());
+        fs::create_dir_all(bucket.files("..").join(BUCKET)).unwrap();
+        Self { bucket, table }
+    }
+}
+
+/// What a runner finds in its environment: a login, where S3 and DynamoDB are here, and what of AWS is not to be asked, because there is
+/// none of it here.
+pub(crate) fn login(cloud: &Cloud) -> BTreeMap<String, String> {
+    let server = &cloud.bucket;
     let known: BTreeMap<String, String> = server.environment(server.address()).into_iter().collect();
     let unasked = [
         "skip_credentials_validation",
@@ -118,29 +136,25 @@ pub(crate) fn cloud(server: &S3Server) -> BTreeMap<String, String> {
         "use_path_style",
     ];
     let unasked: Vec<String> = unasked.map(|flag| format!("-backend-config={flag}=true")).into();
-    // Tables of DynamoDB cannot be had: the tool's own lock is off, and Terrane's holds.
-    let without_lock = "-lock=false".to_owned();
     BTreeMap::from([
         ("AWS_ACCESS_KEY_ID".to_owned(), known["AWS_ACCESS_KEY_ID"].clone()),
         ("AWS_SECRET_ACCESS_KEY".to_owned(), known["AWS_SECRET_ACCESS_KEY"].clone()),
         ("AWS_ENDPOINT_URL_S3".to_owned(), known["AWS_ENDPOINT_URL"].clone()),
+        ("AWS_ENDPOINT_URL_DYNAMODB".to_owned(), cloud.table.url()),
         ("TF_CLI_ARGS_init".to_owned(), unasked.join(" ")),
-        ("TF_CLI_ARGS_apply".to_owned(), without_lock.clone()),
-        ("TF_CLI_ARGS_destroy".to_owned(), without_lock),
     ])
 }
 
 /// The resources in the state, by what the server keeps.
-pub(crate) fn resources(server: &S3Server, name: &str) -> Vec<Value> {
-    let file = server.files("..").join(BUCKET).join(format!("default/{name}/terraform.tfstate"));
+pub(crate) fn resources(cloud: &Cloud, name: &str) -> Vec<Value> {
+    let file = cloud.bucket.files("..").join(BUCKET).join(format!("default/{name}/terraform.tfstate"));
     let state: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     state["resources"].as_array().unwrap().clone()
 }
 
 #[tokio::test]
 async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
-    let server = S3Server::start().await.unwrap();
-    fs::create_dir_all(server.files("..").join(BUCKET)).unwrap();
+    let cloud = Cloud::start().await;
     let source = Scratch::new("terrane-source-").unwrap();
     let repository = source.path().join("terraform-repo");
     fs::create_dir(&repository).unwrap();
@@ -161,7 +175,7 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     ]
     .concat();
     let client = terrane.start(&flags).await;
-    secret(&client, "aws-credentials", cloud(&server)).await;
+    secret(&client, "aws-credentials", login(&cloud)).await;
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----\n";
     secret(&client, "my-ssh-secret", BTreeMap::from([(KEY.to_owned(), key.to_owned())])).await;
 
@@ -170,8 +184,8 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     secret(&client, "my-dockerhub-secret", login).await;
 
     tokio::join!(
-        as_they_were_written(&client, &terrane, &server, &registry),
-        the_example_is_deployed_kept_and_destroyed(&client, &terrane, &server),
+        as_they_were_written(&client, &terrane, &cloud, &registry),
+        the_example_is_deployed_kept_and_destroyed(&client, &terrane, &cloud),
         a_deploy_that_fails_is_tried_to_the_limit(&client),
     );
     let runs = Api::<api::TerraformRun>::namespaced(client.clone(), "default");
@@ -179,7 +193,7 @@ async fn the_manifests_of_seed_000_deploy_and_destroy_as_they_were_written() {
     end(terrane).await;
 }
 
-async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Server, registry: &Registry) {
+async fn as_they_were_written(client: &Client, terrane: &Terrane, cloud: &Cloud, registry: &Registry) {
     let mut seeing = JoinSet::new();
     seeing.spawn(states(client.clone(), NAME));
     let made = apply(client, INLINE).await;
@@ -206,7 +220,13 @@ async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Ser
     let built = condition::find(&status.conditions, "ImageBuilt").unwrap();
     assert_eq!(built.reason, "Built", "{built:?}");
     assert!(built.message.starts_with("docker.io/alustan/terrform:"), "{built:?}");
-    let state = resources(server, NAME);
+    let state = resources(cloud, NAME);
+    // The tool's lock was there and is free again; the digest that it leaves is of this very state.
+    let digest = format!("{BUCKET}/default/{NAME}/terraform.tfstate-md5");
+    assert_eq!(
+        cloud.table.keys(TABLE).await.unwrap().iter().filter(|key| key.contains(NAME)).collect::<Vec<_>>(),
+        [&digest]
+    );
     assert_eq!(state[0]["instances"][0]["attributes"]["input"]["value"], "value1 value2", "{state:?}");
     assert!(log_of_last(client, terrane, NAME).await.contains("Script scripts.apply:"));
     let table = told(terrane.command(&["get", "terraforms"]));
@@ -220,7 +240,7 @@ async fn as_they_were_written(client: &Client, terrane: &Terrane, server: &S3Ser
     assert_eq!(applies_of(client, NAME).await.len(), applies);
     gone(client, NAME).await;
     assert_eq!(registry.tags("alustan/terrform").await.unwrap().len(), 1, "one commit, one image");
-    assert!(resources(server, NAME).is_empty(), "all is destroyed");
+    assert!(resources(cloud, NAME).is_empty(), "all is destroyed");
 
     apply(client, CONFIG_MAP).await;
     terraform_until(client, NAME, "the second manifest is deployed", is_completed).await;

@@ -15,10 +15,9 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use testkit::process::Scratch;
-use testkit::s3::S3Server;
 
 use crate::harness::{Terrane, commit_files, layer_until, runs, until};
-use crate::terraform::{BUCKET, apply, cloud, gone, is_completed, resources, terraform_until};
+use crate::terraform::{BUCKET, Cloud, apply, gone, is_completed, login, resources, terraform_until};
 use crate::told;
 
 const MANIFEST: &str = include_str!("../../../../examples/terraform/workload.yaml");
@@ -81,7 +80,7 @@ pub(crate) async fn log_of_last(client: &Client, terrane: &Terrane, name: &str) 
 pub(crate) async fn the_example_is_deployed_kept_and_destroyed(
     client: &Client,
     terrane: &Terrane,
-    server: &S3Server,
+    cloud: &Cloud,
 ) {
     apply(client, &example("workload", |_| ())).await;
     let done = terraform_until(client, "workload", "the example is deployed", is_completed).await;
@@ -106,12 +105,12 @@ pub(crate) async fn the_example_is_deployed_kept_and_destroyed(
     fields_are_whose_they_should_be(&done, &repository, &layer);
 
     others_add_fields(client).await;
-    drift_is_found_at_its_time_and_put_right_by_the_script(client, terrane, server).await;
+    drift_is_found_at_its_time_and_put_right_by_the_script(client, terrane, cloud).await;
     what_cannot_be_kept_is_refused(client).await;
     what_others_added_is_kept(client).await;
     a_first_line_counts_in_a_config_map_too(client, terrane).await;
     gone(client, "workload").await;
-    assert!(resources(server, "workload").is_empty(), "all is destroyed");
+    assert!(resources(cloud, "workload").is_empty(), "all is destroyed");
 }
 
 /// The paths below `spec` and `metadata` that Terrane has, by the API's own record.
@@ -225,25 +224,26 @@ async fn what_others_added_is_kept(client: &Client) {
 }
 
 /// Somebody applies the code by hand, with another region, to the same state. Whoever logs in as the runners do can do that.
-fn change_by_hand(server: &S3Server) {
+fn change_by_hand(cloud: &Cloud) {
     let place = Scratch::new("terrane-by-hand-").unwrap();
     let backend = format!(
         "terraform {{\n  backend \"s3\" {{\n    bucket = \"{BUCKET}\"\n    key = \"default/workload/terraform.tfstate\"\n    region = \"us-east-1\"\n  }}\n}}\n"
     );
     fs::write(place.path().join("main.tf"), CODE).unwrap();
     fs::write(place.path().join("backend.tf"), backend).unwrap();
+    let tool = testkit::tools::tool("terraform").or_else(|_| testkit::tools::tool("tofu")).unwrap();
     for arguments in [&["init"][..], &["apply", "-auto-approve", "-var=region=by-hand"]] {
-        let mut command = Command::new("terraform");
-        command.current_dir(place.path()).envs(cloud(server)).env("CHECKPOINT_DISABLE", "1");
+        let mut command = Command::new(&tool);
+        command.current_dir(place.path()).envs(login(cloud)).env("CHECKPOINT_DISABLE", "1");
         let done = command.args(arguments).args(["-input=false", "-no-color"]).output().unwrap();
         let words = [done.stdout, done.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
         assert!(done.status.success(), "{arguments:?}: {words:?}");
     }
-    assert_eq!(what_is_there(server).as_deref(), Some("an app in by-hand"));
+    assert_eq!(what_is_there(cloud).as_deref(), Some("an app in by-hand"));
 }
 
-fn what_is_there(server: &S3Server) -> Option<String> {
-    let resources = resources(server, "workload");
+fn what_is_there(cloud: &Cloud) -> Option<String> {
+    let resources = resources(cloud, "workload");
     Some(resources.first()?["instances"][0]["attributes"]["input"]["value"].as_str()?.to_owned())
 }
 
@@ -251,9 +251,9 @@ fn what_is_there(server: &S3Server) -> Option<String> {
 async fn drift_is_found_at_its_time_and_put_right_by_the_script(
     client: &Client,
     terrane: &Terrane,
-    server: &S3Server,
+    cloud: &Cloud,
 ) {
-    change_by_hand(server);
+    change_by_hand(cloud);
     let applies = applies_of(client, "workload").await.len();
     patch_layer(client, "workload", json!({ "drift": { "interval": "2s" } })).await;
     until("the drift is reconciled", || async {
@@ -263,7 +263,7 @@ async fn drift_is_found_at_its_time_and_put_right_by_the_script(
     // Rarely from here on.
     patch_layer(client, "workload", json!({ "drift": { "interval": null } })).await;
     until("what is there is what the code says", || async {
-        (what_is_there(server)? == "an app in eu-north-1").then_some(())
+        (what_is_there(cloud)? == "an app in eu-north-1").then_some(())
     })
     .await;
     let done = terraform_until(client, "workload", "it is deployed again", is_completed).await;
