@@ -10,6 +10,7 @@ mod people;
 mod readme;
 mod rest;
 mod roles;
+mod seeds;
 mod stacks;
 mod webhooks;
 
