@@ -6,6 +6,7 @@ pub mod attempt;
 pub mod audit;
 pub mod backend;
 pub mod backends;
+pub mod bundle;
 pub mod condition;
 pub mod difference;
 mod formats;

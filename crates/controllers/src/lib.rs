@@ -4,6 +4,7 @@
 
 mod alarm;
 mod balance;
+mod bundles;
 mod concern;
 mod credentials;
 mod door;
@@ -370,6 +371,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
     let desk = context.desk.clone().work(stop.clone());
     let sending = context.outbox.work(&context, stop.clone());
     let sweeping = run::orphans::sweep(&context, &stop);
+    let sweeping_bundles = bundles::sweep(&context, &stop);
     let references = context.references.work(context.client.clone(), stop.clone());
     // Events are told until the last reconcile has ended.
     let told = CancellationToken::new();
@@ -401,6 +403,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             posting,
             sending,
             sweeping,
+            sweeping_bundles,
             references
         );
         told.cancel();

@@ -2,6 +2,7 @@
 //! the caller allows; digests are checked on what arrives.
 
 mod audit;
+mod bundles;
 mod relay;
 mod tools;
 
@@ -232,29 +233,6 @@ impl Client {
     pub fn with_patience_at_most(self, limit: Duration) -> Self {
         let patience = self.patience.min(limit);
         self.with_patience(patience)
-    }
-
-    pub async fn bundle_exists(&self, sha256: &Sha256) -> Result<bool, Error> {
-        let request = Request {
-            method: Method::HEAD,
-            ..Request::get(format!("/v1/bundles/{sha256}"), "look for a bundle")
-        };
-        match self.send(request).await {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound(_)) => Ok(false),
-            Err(other) => Err(other),
-        }
-    }
-
-    pub async fn bundle_put(&self, sha256: &Sha256, file: &Path) -> Result<(), Error> {
-        self.put(format!("/v1/bundles/{sha256}"), "store a bundle", sha256, Upload::File(file)).await
-    }
-
-    /// Writes a bundle to `out`, checked.
-    pub async fn bundle_get(&self, sha256: &Sha256, out: &mut tokio::fs::File) -> Result<u64, Error> {
-        let doing = "fetch the bundle";
-        let (size, _) = self.download(format!("/v1/bundles/{sha256}"), doing, Some(sha256), out).await?;
-        Ok(size)
     }
 
     pub async fn artefact_put(

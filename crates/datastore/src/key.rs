@@ -206,9 +206,12 @@ const MIB: u64 = 1024 * 1024;
 pub const OUTPUTS_LIMIT: u64 = 16 * MIB;
 
 impl Key {
+    /// Where all bundles are.
+    pub const BUNDLES: &str = "bundles";
+
     pub fn path(&self) -> String {
         match self {
-            Self::Bundle(sha256) => format!("bundles/{sha256}"),
+            Self::Bundle(sha256) => format!("{}/{sha256}", Self::BUNDLES),
             Self::Artefact(attempt, artefact) => format!("runs/{attempt}/{}", artefact.name()),
             Self::LogSegment(attempt, offset) => format!("{}/{offset:020}", Self::log_prefix(attempt)),
             Self::StateStep(id, number) => format!("{}/{number:020}", Self::steps_prefix(id)),

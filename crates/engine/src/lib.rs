@@ -2,6 +2,7 @@
 //! no randomness, and no way to fail. A rule about *when* belongs here; a rule about *how to read or write* belongs in
 //! `controllers`.
 
+pub mod bundles;
 pub mod definitions;
 pub mod door;
 pub mod image;

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::names;
 
 pub use builder::{builder_pod, login_copy};
-pub(crate) use inside::is_inside;
-pub use inside::{ImagePods, Inside};
+pub use inside::{DOCKER_CONFIG_KEY, DOCKER_CONFIG_TYPE, ImagePods, Inside, pull_copy};
+pub(crate) use inside::{is_inside, login};
 
 /// What a runner's pod calls this program by, in every image.
 pub const RUNNER_PROGRAM: &str = "terrane";

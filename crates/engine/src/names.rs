@@ -42,6 +42,11 @@ pub fn pod(run: &str, attempt: u32) -> String {
     format!("{run}-{attempt}")
 }
 
+/// What nodes pull the image of a pod with. No pod has this name: theirs end with a number.
+pub fn pull_secret(pod: &str) -> String {
+    format!("{pod}-pull")
+}
+
 /// The pod of a build, and the Secret that it logs in with, in the namespace of all builds: runs of the same name in two namespaces differ.
 pub fn builder_pod(layer: &str, run_uid: &str, attempt: u32) -> String {
     format!("{}-build-{}-{attempt}", label_part(layer), digest(&["builder", run_uid]))

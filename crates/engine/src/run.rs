@@ -417,7 +417,7 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     let next = under_way(seen, &next);
     let mut effects: Vec<Effect> = put.into_iter().chain(audit).collect();
     effects.push(set(next));
-    effects.extend(builder::copy_login(seen, number));
+    effects.extend(copy_login(seen, number, &pod));
     effects.push(Effect::CreatePod(Box::new(pod)));
     Decision { effects, wake: Wake::OnChange }
 }
@@ -570,7 +570,7 @@ fn make_pod(seen: &Observed<'_>, status: &TerraformRunStatus, attempt: &Attempt)
         }
     };
     let mut effects = vec![set(under_way(seen, status))];
-    effects.extend(builder::copy_login(seen, attempt.number));
+    effects.extend(copy_login(seen, attempt.number, &pod));
     effects.push(Effect::CreatePod(Box::new(pod)));
     Decision { effects, wake: Wake::OnChange }
 }
@@ -607,7 +607,7 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, String> 
         }
         None => ("", BTreeMap::new(), RunnerOverride::default()),
     };
-    let inside = inside::image_of(seen, known, &asked);
+    let inside = inside::image_of(seen, known, &asked, attempt);
     let pod = manifests::runner_pod(
         seen.run,
         repository,
@@ -618,6 +618,11 @@ fn runner_pod(seen: &Observed<'_>, attempt: u32) -> Result<Option<Pod>, String> 
         &settings.runner,
     );
     Ok(pod)
+}
+
+/// What the pod, or its node, logs in with to a registry, where it cannot have it from where the layer does.
+fn copy_login(seen: &Observed<'_>, attempt: u32, pod: &Pod) -> Option<Effect> {
+    builder::copy_login(seen, attempt).or_else(|| inside::copy_login(seen, attempt, pod))
 }
 
 fn known_repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {

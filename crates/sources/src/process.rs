@@ -245,3 +245,87 @@ async fn read_limited<R: AsyncRead + Unpin>(
     let rest = tokio::io::copy(&mut stream.take(limit), &mut tokio::io::sink()).await?;
     Ok((kept, rest == 0))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A server that answers each request in the same way, and counts them. It ends with the process.
+    struct Answering {
+        address: SocketAddr,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Answering {
+        fn at(address: SocketAddr, answer: String) -> Self {
+            let listener = TcpListener::bind(address).unwrap();
+            let address = listener.local_addr().unwrap();
+            let asked = Arc::new(AtomicUsize::new(0));
+            let counting = Arc::clone(&asked);
+            std::thread::spawn(move || {
+                for mut stream in listener.incoming().flatten() {
+                    counting.fetch_add(1, Ordering::SeqCst);
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ = stream.write_all(answer.as_bytes());
+                }
+            });
+            Self { address, asked }
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    fn not_found() -> String {
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_owned()
+    }
+
+    async fn ls_remote(url: &str, pinned: Option<String>) -> Result<Vec<u8>, Error> {
+        let directory = tempfile::tempdir().unwrap();
+        let search_path = OsString::from("/usr/local/bin:/usr/bin:/bin");
+        let network = Network { protocols: vec!["http"], pinned };
+        let surroundings = Surroundings::new(directory.path(), &search_path, network).unwrap();
+        let program = crate::git::find_program(Path::new("git"), &search_path).unwrap();
+        let invocation = Invocation {
+            program: &program,
+            surroundings: &surroundings,
+            repository: None,
+            subject: url,
+            doing: "read the branches of",
+            timeout: Duration::from_secs(60),
+        };
+        invocation.output(["ls-remote", "--end-of-options", url], 1024).await
+    }
+
+    #[tokio::test]
+    async fn git_follows_no_redirect() {
+        let other = Answering::at((Ipv4Addr::LOCALHOST, 0).into(), not_found());
+        let moved = format!(
+            "HTTP/1.1 302 Found\r\nLocation: http://{}/x/info/refs?service=git-upload-pack\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            other.address
+        );
+        let first = Answering::at((Ipv4Addr::LOCALHOST, 0).into(), moved);
+        let error = ls_remote(&format!("http://{}/x", first.address), None).await.unwrap_err();
+        assert!(first.asked() > 0, "{error}");
+        assert_eq!(other.asked(), 0, "{error}");
+    }
+
+    /// The name has one address for the check, and another one for whoever asks again.
+    #[tokio::test]
+    async fn git_goes_to_the_address_that_was_checked_whatever_the_name_means_by_then() {
+        let by_name = Answering::at((Ipv4Addr::LOCALHOST, 0).into(), not_found());
+        let port = by_name.address.port();
+        let checked = Answering::at((Ipv4Addr::new(127, 0, 0, 2), port).into(), not_found());
+        let url = format!("http://localhost:{port}/x");
+        let error = ls_remote(&url, Some(format!("localhost:{port}:127.0.0.2"))).await.unwrap_err();
+        assert!(checked.asked() > 0, "{error}");
+        assert_eq!(by_name.asked(), 0, "{error}");
+    }
+}

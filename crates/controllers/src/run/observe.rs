@@ -1,6 +1,6 @@
 //! What the run controller reads before it decides.
 
-use api::attempt::{Description, Outcome};
+use api::attempt::{Description, Outcome, Reason};
 use api::image::{ImagePlace, PinnedImage};
 use api::inputs::DigestKey;
 use api::text::Sha256;
@@ -85,14 +85,15 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
         }
         Some(_) | None => None,
     };
+    let missed = attempt.and_then(missed_its_files);
     let bundle = match (&run.spec.bundle, &run.spec.image, &repository, &layer) {
         (Some(known), _, _, _) => Read::Present(Ok(known.clone())),
         (None, Some(image), _, Some(layer)) if under_way.is_none() => {
-            observe_image(&run, image, layer, &namespace, context)
+            observe_image(&run, image, layer, &namespace, missed, context)
         }
         (None, None, Some(repository), _) if under_way.is_none() => {
             let waiting = Waiting::Run { namespace: namespace.clone(), name: run.name_any() };
-            context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, waiting)
+            context.desk.bundle(&Place::of(repository), &run.spec.layer.revision, missed, waiting)
         }
         (None, Some(_) | None, _, _) => Read::Unknown,
     };
@@ -123,12 +124,18 @@ pub(super) async fn run(run: TerraformRun, context: &Context) -> Result<Seen, Er
     })
 }
 
+/// When an attempt began that may not have found its files: what was known of them before is looked at again.
+fn missed_its_files(attempt: &api::run::Attempt) -> Option<Timestamp> {
+    (attempt.reason.as_deref() == Some(Reason::BadInput.as_str())).then_some(attempt.started_at.0)
+}
+
 /// The layers of the run's image, which is the one that was decided on. How to log in is for the layer to say.
 fn observe_image(
     run: &TerraformRun,
     image: &PinnedImage,
     layer: &TerraformLayer,
     namespace: &str,
+    missed: Option<Timestamp>,
     context: &Context,
 ) -> Read<Result<Sha256, String>> {
     let place = ImagePlace { host: image.host.clone(), path: image.path.clone() };
@@ -137,7 +144,7 @@ fn observe_image(
     let credentials = read.or_else(built);
     let at = ImageAt { namespace: namespace.to_owned(), place, credentials };
     let waiting = Waiting::Run { namespace: namespace.to_owned(), name: run.name_any() };
-    context.desk.image_bundle(at, &image.digest, waiting)
+    context.desk.image_bundle(at, &image.digest, missed, waiting)
 }
 
 async fn observe_layer(

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::bundle::BELIEVED;
 use api::template::Declared;
 use api::text::{CommitId, ImageDigest, Sha256};
 use api::{Repo, Terraform, TerraformLayer, TerraformNotification, TerraformRepository, TerraformRun};
@@ -211,7 +212,7 @@ impl Desk {
             Some(
                 Answer::Heads(_)
                 | Answer::GoesOn(_)
-                | Answer::Bundle(_)
+                | Answer::Bundle { .. }
                 | Answer::Declared(_)
                 | Answer::Image(_),
             )
@@ -234,7 +235,7 @@ impl Desk {
             Some(
                 Answer::Heads(_)
                 | Answer::Relevant(_)
-                | Answer::Bundle(_)
+                | Answer::Bundle { .. }
                 | Answer::Declared(_)
                 | Answer::Image(_),
             )
@@ -242,14 +243,16 @@ impl Desk {
         }
     }
 
-    /// The digest of a commit's files in the datastore. Unknown until they are there; whoever waits is told.
+    /// The digest of a commit's files in the datastore. Unknown until they are there; whoever waits is told. They may be missing where
+    /// an attempt that began at `missed` could not use them.
     pub(crate) fn bundle(
         &self,
         place: &Place,
         commit: &CommitId,
+        missed: Option<Timestamp>,
         waiting: Waiting,
     ) -> Read<Result<Sha256, String>> {
-        self.stored(Question::Bundle { place: place.clone(), commit: commit.clone() }, waiting)
+        self.stored(Question::Bundle { place: place.clone(), commit: commit.clone() }, missed, waiting)
     }
 
     /// The digest of an image's layers in the datastore. Unknown until they are there; whoever waits is told.
@@ -257,14 +260,27 @@ impl Desk {
         &self,
         at: ImageAt,
         digest: &ImageDigest,
+        missed: Option<Timestamp>,
         waiting: Waiting,
     ) -> Read<Result<Sha256, String>> {
-        self.stored(Question::ImageBundle { at, digest: digest.clone() }, waiting)
+        self.stored(Question::ImageBundle { at, digest: digest.clone() }, missed, waiting)
     }
 
-    fn stored(&self, question: Question, waiting: Waiting) -> Read<Result<Sha256, String>> {
+    /// Whoever is told that a bundle is there names it in a run. Until then nothing but the question keeps it, so an old answer is none.
+    fn stored(
+        &self,
+        question: Question,
+        missed: Option<Timestamp>,
+        waiting: Waiting,
+    ) -> Read<Result<Sha256, String>> {
+        if let Some(finding) = locked(&self.findings).get_mut(&question)
+            && let Some(Answer::Bundle { at, .. }) = &finding.answer
+            && (engine::later(*at, BELIEVED) <= (self.now)() || missed.is_some_and(|missed| *at < missed))
+        {
+            finding.answer = None;
+        }
         match self.find(question, waiting) {
-            Some(Answer::Bundle(sha256)) => Read::Present(Ok(sha256)),
+            Some(Answer::Bundle { sha256, .. }) => Read::Present(Ok(sha256)),
             Some(Answer::Failed { why, .. }) => Read::Present(Err(why)),
             Some(
                 Answer::Heads(_)
@@ -287,7 +303,7 @@ impl Desk {
                 Answer::Heads(_)
                 | Answer::Relevant(_)
                 | Answer::GoesOn(_)
-                | Answer::Bundle(_)
+                | Answer::Bundle { .. }
                 | Answer::Declared(_)
                 | Answer::Failed { .. },
             )
@@ -326,7 +342,7 @@ impl Desk {
                 Answer::Heads(_)
                 | Answer::Relevant(_)
                 | Answer::GoesOn(_)
-                | Answer::Bundle(_)
+                | Answer::Bundle { .. }
                 | Answer::Image(_),
             )
             | None => Read::Unknown,
@@ -347,7 +363,7 @@ impl Desk {
                 Answer::Heads(_)
                 | Answer::Relevant(_)
                 | Answer::GoesOn(_)
-                | Answer::Bundle(_)
+                | Answer::Bundle { .. }
                 | Answer::Declared(_)
                 | Answer::Image(_),
             ) => false,
@@ -409,7 +425,9 @@ impl Desk {
             Question::GoesOn { place, before, head } => {
                 self.reader.goes_on(place, before, head).await.map(Answer::GoesOn)
             }
-            Question::Bundle { place, commit } => self.reader.bundle(place, commit).await.map(Answer::Bundle),
+            Question::Bundle { place, commit } => {
+                self.reader.bundle(place, commit).await.map(|sha256| Answer::Bundle { sha256, at })
+            }
             Question::Declared { place, commit, module } => {
                 self.reader.declared(place, commit, module).await.map(Answer::Declared)
             }
@@ -417,8 +435,8 @@ impl Desk {
                 let found = self.reader.image(followed).await;
                 Ok(Answer::Image(image::Look { at, found, asked: None }))
             }
-            Question::ImageBundle { at, digest } => {
-                self.reader.image_bundle(at, digest).await.map(Answer::Bundle)
+            Question::ImageBundle { at: from, digest } => {
+                self.reader.image_bundle(from, digest).await.map(|sha256| Answer::Bundle { sha256, at })
             }
         };
         result.unwrap_or_else(|why| Answer::Failed { why, until: engine::later((self.now)(), TRY_AGAIN) })
@@ -480,53 +498,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use api::text::GitUrl;
     use engine::repository::Heads;
-    use futures::future::BoxFuture;
 
+    use super::super::tests::Nobody;
     use super::*;
-
-    /// Answers nothing by itself.
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl Reader for Nobody {
-        fn heads<'a>(&'a self, _: &'a Place) -> BoxFuture<'a, Result<Heads, String>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn relevant<'a>(
-            &'a self,
-            _: &'a Branch,
-            _: &'a CommitId,
-            _: &'a Interest,
-        ) -> BoxFuture<'a, Result<CommitId, String>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn declared<'a>(
-            &'a self,
-            _: &'a Place,
-            _: &'a CommitId,
-            _: &'a Module,
-        ) -> BoxFuture<'a, Result<Vec<Declared>, String>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn bundle<'a>(&'a self, _: &'a Place, _: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn image<'a>(&'a self, _: &'a Followed) -> BoxFuture<'a, Result<image::Found, String>> {
-            Box::pin(std::future::pending())
-        }
-
-        fn image_bundle<'a>(
-            &'a self,
-            _: &'a ImageAt,
-            _: &'a ImageDigest,
-        ) -> BoxFuture<'a, Result<Sha256, String>> {
-            Box::pin(std::future::pending())
-        }
-    }
 
     fn place() -> Place {
         Place {
@@ -537,6 +511,42 @@ mod tests {
             secret: None,
             ssh_key: None,
         }
+    }
+
+    /// Whoever believes an old answer may name what has gone.
+    #[test]
+    fn that_a_bundle_is_there_is_believed_for_a_while_and_not_where_it_was_missed() {
+        thread_local! {
+            static NOW: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
+        }
+        let now = || Timestamp::from_second(NOW.get()).unwrap();
+        let desk = Desk::over(Arc::new(Nobody), || Timestamp::from_second(NOW.get()).unwrap());
+        let (place, commit) = (place(), CommitId::new("a".repeat(40)).unwrap());
+        let sha256 = Sha256::of(b"files");
+        let run = || Waiting::Run { namespace: "default".to_owned(), name: "run".to_owned() };
+        let wanted = |missed| desk.bundle(&place, &commit, missed, run());
+        let question = Question::Bundle { place: place.clone(), commit: commit.clone() };
+        let found = || desk.found(question.clone(), Answer::Bundle { sha256: sha256.clone(), at: now() });
+        let is_asked = || locked(&desk.findings).get(&question).unwrap().asked;
+        assert_eq!(wanted(None), Read::Unknown);
+        found();
+        let later = i64::try_from(BELIEVED.as_secs()).unwrap();
+        NOW.set(later - 1);
+        assert_eq!((wanted(None), is_asked()), (Read::Present(Ok(sha256.clone())), false));
+        NOW.set(later);
+        assert_eq!((wanted(None), is_asked()), (Read::Unknown, true));
+        found();
+        assert_eq!(wanted(None), Read::Present(Ok(sha256.clone())));
+        // An attempt that began later could not use them.
+        let missed = Some(Timestamp::from_second(later + 5).unwrap());
+        NOW.set(later + 10);
+        assert_eq!((wanted(missed), is_asked()), (Read::Unknown, true));
+        found();
+        assert_eq!(
+            (wanted(missed), is_asked()),
+            (Read::Present(Ok(sha256.clone())), false),
+            "looked at since"
+        );
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod desk;
 mod news;
 mod question;
 mod remote;
+#[cfg(test)]
+pub(crate) mod tests;
 mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

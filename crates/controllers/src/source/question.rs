@@ -59,7 +59,11 @@ pub(super) enum Answer {
     Heads(Look),
     Relevant(CommitId),
     GoesOn(bool),
-    Bundle(Sha256),
+    /// It was there at that time.
+    Bundle {
+        sha256: Sha256,
+        at: Timestamp,
+    },
     Declared(Vec<Declared>),
     Image(image::Look),
     /// In words for the status, and until when nobody asks again.
@@ -75,7 +79,7 @@ impl Answer {
             Self::Heads(look) => Some(look),
             Self::Relevant(_)
             | Self::GoesOn(_)
-            | Self::Bundle(_)
+            | Self::Bundle { .. }
             | Self::Declared(_)
             | Self::Image(_)
             | Self::Failed { .. } => None,

@@ -10,13 +10,15 @@ use engine::image;
 use engine::repository::Heads;
 use futures::future::BoxFuture;
 use sources::oci::Images;
-use sources::{Git, Interest, Module, Relevance, Source};
+use sources::{Bundle, Git, Interest, Module, Relevance, Source};
 
 use super::{Branch, Followed, ImageAt, Place, Reader, locked};
 use crate::credentials;
 
 /// Branches of which is kept what matters to their layers.
 const BRANCHES: usize = 1_000;
+/// Commits and images of which is kept what their bundle is called.
+const BUNDLES: usize = 10_000;
 
 pub(super) struct Remote {
     client: kube::Client,
@@ -25,6 +27,16 @@ pub(super) struct Remote {
     datastore: datastore::Client,
     /// What is known of each branch that layers follow.
     relevance: Mutex<HashMap<Branch, Arc<Relevance>>>,
+    /// A bundle is called by its content, so its name is known only once it was made. Whoever knows the name asks the datastore for it, and
+    /// need not make it again.
+    made: Mutex<HashMap<Files, Sha256>>,
+}
+
+/// What a bundle is made of. Who may not read it from there does not learn what it is called.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Files {
+    Commit(Place, CommitId),
+    Image(ImageAt, ImageDigest),
 }
 
 impl std::fmt::Debug for Remote {
@@ -35,7 +47,7 @@ impl std::fmt::Debug for Remote {
 
 impl Remote {
     pub(super) fn new(client: kube::Client, git: Git, images: Images, datastore: datastore::Client) -> Self {
-        Self { client, git, images, datastore, relevance: Mutex::default() }
+        Self { client, git, images, datastore, relevance: Mutex::default(), made: Mutex::default() }
     }
 
     fn relevance(&self, branch: &Branch) -> Arc<Relevance> {
@@ -45,6 +57,28 @@ impl Remote {
             all.clear();
         }
         Arc::clone(all.entry(branch.clone()).or_default())
+    }
+
+    /// The name of a bundle that was made before and is there.
+    async fn kept(&self, files: &Files) -> Result<Option<Sha256>, String> {
+        let Some(sha256) = locked(&self.made).get(files).cloned() else { return Ok(None) };
+        let is_there = self.datastore.bundle_keep(&sha256).await.map_err(|e| e.to_string())?;
+        Ok(is_there.then_some(sha256))
+    }
+
+    /// Stores what was made, unless it is there: by an earlier process, or for another commit with the same files.
+    async fn keep(&self, files: Files, bundle: &Bundle) -> Result<Sha256, String> {
+        let sha256 = bundle.sha256().clone();
+        if !self.datastore.bundle_keep(&sha256).await.map_err(|e| e.to_string())? {
+            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
+        }
+        let mut made = locked(&self.made);
+        if made.len() >= BUNDLES {
+            // Rare: each is made once more, and not stored again.
+            made.clear();
+        }
+        made.insert(files, sha256.clone());
+        Ok(sha256)
     }
 
     async fn source(&self, place: &Place) -> Result<Source, String> {
@@ -95,12 +129,14 @@ impl Reader for Remote {
 
     fn bundle<'a>(&'a self, place: &'a Place, commit: &'a CommitId) -> BoxFuture<'a, Result<Sha256, String>> {
         Box::pin(async move {
+            let files = Files::Commit(place.clone(), commit.clone());
+            if let Some(sha256) = self.kept(&files).await? {
+                return Ok(sha256);
+            }
             let source = self.source(place).await?;
             let mirror = self.git.mirror(&source, commit).await.map_err(|e| e.to_string())?;
             let bundle = self.git.bundle(&mirror, commit).await.map_err(|e| e.to_string())?;
-            let sha256 = bundle.sha256().clone();
-            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
-            Ok(sha256)
+            self.keep(files, &bundle).await
         })
     }
 
@@ -138,11 +174,13 @@ impl Reader for Remote {
         digest: &'a ImageDigest,
     ) -> BoxFuture<'a, Result<Sha256, String>> {
         Box::pin(async move {
+            let files = Files::Image(at.clone(), digest.clone());
+            if let Some(sha256) = self.kept(&files).await? {
+                return Ok(sha256);
+            }
             let logins = credentials::read_logins(&self.client, at).await?;
             let bundle = self.images.bundle(&at.place, digest, &logins).await.map_err(|e| e.to_string())?;
-            let sha256 = bundle.sha256().clone();
-            self.datastore.bundle_put(&sha256, bundle.path()).await.map_err(|e| e.to_string())?;
-            Ok(sha256)
+            self.keep(files, &bundle).await
         })
     }
 }

@@ -10,7 +10,10 @@ use crate::key::{Artefact, Attempt, StateId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     BundleRead(Sha256),
+    /// Store one, or say that it is about to be used.
     BundleWrite,
+    BundleList,
+    BundleDelete,
     ArtefactRead(Attempt, Artefact),
     ArtefactWrite(Attempt, Artefact),
     LogRead,
@@ -79,6 +82,8 @@ pub(crate) fn permit(
         Operation::StateRead(id) => own_state(id),
         Operation::StateChange(id) => own_state(id) && spec.action.mutates() && spec.fence > 0,
         Operation::BundleWrite
+        | Operation::BundleList
+        | Operation::BundleDelete
         | Operation::LogRead
         | Operation::RunMeasure
         | Operation::RunDelete
@@ -111,6 +116,8 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
         | Operation::ArtefactWrite(_, _)
         | Operation::BundleRead(_)
         | Operation::BundleWrite
+        | Operation::BundleList
+        | Operation::BundleDelete
         | Operation::RunMeasure
         | Operation::RunDelete
         | Operation::LogAppend(_)
@@ -153,6 +160,8 @@ mod tests {
             Operation::ArtefactWrite(attempt.clone(), Artefact::Result),
             Operation::BundleRead(sha256),
             Operation::BundleWrite,
+            Operation::BundleList,
+            Operation::BundleDelete,
             Operation::RunMeasure,
             Operation::RunDelete,
             Operation::LogAppend(attempt),

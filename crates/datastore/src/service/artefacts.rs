@@ -1,4 +1,4 @@
-//! Handlers for bundles and for what attempts leave. An upload that repeats what is stored is answered like the first.
+//! Handlers for what attempts leave. An upload that repeats what is stored is answered like the first.
 
 use std::sync::Arc;
 
@@ -16,35 +16,6 @@ use super::{Error, Service, announced_digest, journal::Refused};
 use crate::key::{Artefact, Attempt, Key, RunUid, StateId};
 
 type Shared = State<Arc<Service>>;
-
-pub(super) async fn bundle_get(
-    State(service): Shared,
-    Path(sha256): Path<String>,
-    headers: HeaderMap,
-) -> Result<Response, Error> {
-    let sha256 = digest(sha256)?;
-    service.authorise(&headers, &Operation::BundleRead(sha256.clone())).await?;
-    Ok(answer(service.store.open(&Key::Bundle(sha256)).await?))
-}
-
-pub(super) async fn bundle_put(
-    State(service): Shared,
-    Path(sha256): Path<String>,
-    headers: HeaderMap,
-    request: Request,
-) -> Result<Response, Error> {
-    let sha256 = digest(sha256)?;
-    service.authorise(&headers, &Operation::BundleWrite).await?;
-    if announced_digest(&headers)? != sha256 {
-        return Err(Error::BadRequest("a bundle is named by its own sha256".to_owned()));
-    }
-    // A bundle is shared by all layers of a repository and bound to no namespace; who may read it follows from the
-    // description that names it.
-    let key = Key::Bundle(sha256.clone());
-    let writing = Writing { key: &key, tenant: "", sha256: &sha256, after: None };
-    let put = service.store.put(writing, request.into_body().into_data_stream()).await?;
-    Ok(stored(put))
-}
 
 pub(super) async fn get(
     State(service): Shared,
@@ -167,10 +138,6 @@ async fn check_fence(service: &Service, description: &Description) -> Result<(),
     Ok(())
 }
 
-fn digest(text: String) -> Result<Sha256, Error> {
-    Sha256::new(text).map_err(|error| Error::BadRequest(error.to_string()))
-}
-
 pub(super) fn answer(opened: Opened) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
@@ -180,7 +147,7 @@ pub(super) fn answer(opened: Opened) -> Response {
     (headers, Body::from_stream(opened.content)).into_response()
 }
 
-fn stored(put: Put) -> Response {
+pub(super) fn stored(put: Put) -> Response {
     match put {
         Put::Created => StatusCode::CREATED.into_response(),
         Put::Same => StatusCode::OK.into_response(),

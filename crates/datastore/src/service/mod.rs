@@ -4,6 +4,7 @@
 mod access;
 mod artefacts;
 mod audit;
+mod bundles;
 mod cipher;
 mod disk;
 mod identity;
@@ -69,6 +70,8 @@ pub(crate) struct Service {
     logs: log::Logs,
     reviewer: Arc<dyn Reviewer>,
     descriptions: Mutex<HashMap<Attempt, Arc<Description>>>,
+    /// Whoever writes a use of a bundle down, or deletes one because there was none, holds this.
+    bundle_uses: tokio::sync::Mutex<()>,
 }
 
 /// The whole service as a router; serve it on a socket or call it in process.
@@ -80,10 +83,15 @@ pub fn router(options: Options) -> Router {
         logs: log::Logs::default(),
         reviewer: options.reviewer,
         descriptions: Mutex::default(),
+        bundle_uses: tokio::sync::Mutex::default(),
     });
     Router::new()
         .route("/healthz", get(async || "ok"))
-        .route("/v1/bundles/{sha256}", get(artefacts::bundle_get).put(artefacts::bundle_put))
+        .route("/v1/bundles", get(bundles::list))
+        .route(
+            "/v1/bundles/{sha256}",
+            get(bundles::get).put(bundles::put).post(bundles::keep).delete(bundles::delete),
+        )
         .route("/v1/runs/{run}", get(artefacts::run_size).delete(artefacts::run_delete))
         .route("/v1/runs/{run}/{attempt}/log", post(log::append).get(log::read))
         .route("/v1/runs/{run}/{attempt}/{artefact}", get(artefacts::get).put(artefacts::put))

@@ -58,7 +58,7 @@ pub async fn reseal(objects: &Objects, keys: Keyring) -> Result<Resealed, Error>
         match key_of(objects, &path).await? {
             None => Ok(None),
             id if &id == newest => Ok(Some(false)),
-            Some(_) => replace(store, &path).await.map(Some),
+            Some(_) => renew(store, &path).await.map(Some),
         }
     });
     let mut work = std::pin::pin!(work.try_buffer_unordered(AT_ONCE));
@@ -92,8 +92,9 @@ async fn key_of(objects: &Objects, path: &Path) -> Result<Option<String>, Error>
     }
 }
 
-/// Whether the object was replaced: one that was deleted meanwhile stays deleted.
-async fn replace(store: &Store, path: &Path) -> Result<bool, Error> {
+/// Replaces an object by the same content, sealed with the newest key and as new as if it had just been stored. Whether it was replaced: one
+/// that was deleted or replaced meanwhile stays as it is.
+pub(super) async fn renew(store: &Store, path: &Path) -> Result<bool, Error> {
     let failed = |source| Error::Object { path: path.to_string(), source };
     let key = Key::from_path(path.as_ref()).ok_or_else(|| Error::Foreign { path: path.to_string() })?;
     let found = match store.objects.get(path).await {

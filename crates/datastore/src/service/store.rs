@@ -8,8 +8,9 @@ use api::text::Sha256;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use object_store::path::Path;
-use object_store::{GetResult, GetResultPayload, ObjectStoreExt};
+use object_store::{GetResult, GetResultPayload, ObjectMeta, ObjectStoreExt};
 use sha2::Digest;
 
 use super::disk::Named;
@@ -212,10 +213,24 @@ impl Store {
     }
 
     pub(crate) async fn exists(&self, key: &Key) -> Result<bool, Error> {
+        self.written_at(key).await.map(|at| at.is_some())
+    }
+
+    /// When an object was stored, or last replaced by the same content; nothing where there is none.
+    pub(crate) async fn written_at(&self, key: &Key) -> Result<Option<Timestamp>, Error> {
         let path = key.path();
         match self.objects.head(&Path::from(path.as_str())).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Ok(meta) => Ok(Some(written_at(&meta))),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(Error::Storage { path, source }),
+        }
+    }
+
+    /// Deletes one object. One that is gone already does not matter.
+    pub(crate) async fn delete(&self, key: &Key) -> Result<(), Error> {
+        let path = key.path();
+        match self.objects.delete(&Path::from(path.as_str())).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(source) => Err(Error::Storage { path, source }),
         }
     }
@@ -353,6 +368,11 @@ impl Reading {
             }
         }
     }
+}
+
+/// In whole seconds, which is all that some stores tell. What is no time is never long ago.
+pub(super) fn written_at(meta: &ObjectMeta) -> Timestamp {
+    Timestamp::from_second(meta.last_modified.timestamp()).unwrap_or(Timestamp::MAX)
 }
 
 pub(super) fn digest_bytes(sha256: &Sha256) -> [u8; 32] {

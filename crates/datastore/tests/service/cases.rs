@@ -1,6 +1,7 @@
 //! What the service promises, wherever its objects rest.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use api::attempt::{Description, Kept, PlanSource};
 use api::audit::Entry;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use datastore::client::{Error, LockChange};
 use datastore::{Artefact, Attempt, RunUid, StateId, Subject};
 use futures::{StreamExt, TryStreamExt};
+use jiff::SignedDuration;
 use reqwest::StatusCode;
 
 use crate::harness::{Harness, description, identity, state_text};
@@ -109,6 +111,78 @@ pub(crate) async fn a_large_bundle_streams_through_and_rests_encrypted(harness: 
     harness.overwrite(&stored, &sealed).await;
     let mut out = tokio::fs::File::create(harness.dir.path().join("bad")).await.unwrap();
     assert!(controller.bundle_get(&sha256, &mut out).await.is_err());
+}
+
+pub(crate) async fn a_bundle_goes_when_it_was_not_used_and_comes_again(harness: Harness) {
+    let controller = harness.client("controller");
+    let file = harness.dir.path().join("bundle");
+    let store = async |content: &'static str| {
+        std::fs::write(&file, content).unwrap();
+        let sha256 = Sha256::of(content.as_bytes());
+        controller.bundle_put(&sha256, &file).await.unwrap();
+        sha256
+    };
+    assert_eq!(controller.bundle_list().await.unwrap().bundles, []);
+    let (one, other) = (store("one").await, store("the other").await);
+    let kept = controller.bundle_list().await.unwrap();
+    let sizes: BTreeSet<_> = kept.bundles.iter().map(|bundle| (bundle.sha256.clone(), bundle.size)).collect();
+    assert_eq!(sizes, BTreeSet::from([(one.clone(), 3), (other.clone(), 9)]));
+    // A store has a clock of its own.
+    let hour = SignedDuration::from_hours(1);
+    let (before, after) = (kept.at - hour, kept.at + hour);
+    assert!(kept.bundles.iter().all(|bundle| before < bundle.used_at && bundle.used_at < after), "{kept:?}");
+
+    assert!(!controller.bundle_delete(&one, before).await.unwrap(), "it was used since");
+    assert!(controller.bundle_keep(&one).await.unwrap());
+    assert!(controller.bundle_delete(&one, after).await.unwrap());
+    assert!(controller.bundle_delete(&one, after).await.unwrap(), "its answer may have been lost");
+    assert!(!controller.bundle_keep(&one).await.unwrap(), "whoever would name it must store it first");
+    assert!(!controller.bundle_exists(&one).await.unwrap());
+    assert!(controller.bundle_keep(&other).await.unwrap(), "and no other one went with it");
+    assert_eq!(store("one").await, one);
+    assert!(controller.bundle_keep(&one).await.unwrap());
+    let path = format!("/v1/bundles/{one}");
+    assert_eq!(harness.raw("DELETE", &path, Some("controller"), "0", "").await, StatusCode::BAD_REQUEST);
+}
+
+/// Only where the age of an object can be made up.
+pub(crate) async fn who_asks_for_an_old_bundle_makes_it_young(harness: Harness) {
+    let controller = harness.client("controller");
+    let file = harness.dir.path().join("bundle");
+    // The large one is replaced in parts.
+    let small = b"small".to_vec();
+    let large: Vec<u8> = b"large ".iter().copied().cycle().take(11 * 1024 * 1024).collect();
+    for content in [small, large] {
+        std::fs::write(&file, &content).unwrap();
+        let sha256 = Sha256::of(&content);
+        controller.bundle_put(&sha256, &file).await.unwrap();
+        let object = harness.dir.path().join(format!("objects/bundles/{sha256}"));
+        let age = || std::fs::metadata(&object).unwrap().modified().unwrap().elapsed().unwrap_or_default();
+        let grow_old = |hours: u64| {
+            let then = std::time::SystemTime::now() - Duration::from_hours(hours);
+            std::fs::File::open(&object).unwrap().set_modified(then).unwrap();
+        };
+        let listed = async || controller.bundle_list().await.unwrap().at - SignedDuration::from_hours(48);
+
+        grow_old(6);
+        assert!(controller.bundle_keep(&sha256).await.unwrap());
+        assert!(age() >= Duration::from_hours(6), "a use of late is not written down again");
+        grow_old(1_000);
+        let since = listed().await;
+        assert!(controller.bundle_keep(&sha256).await.unwrap());
+        assert!(age() < Duration::from_hours(1));
+        // By whoever listed it when it was old, and comes late.
+        assert!(!controller.bundle_delete(&sha256, since).await.unwrap());
+        grow_old(1_000);
+        controller.bundle_put(&sha256, &file).await.unwrap();
+        assert!(age() < Duration::from_hours(1), "storing it again is a use");
+        assert!(!controller.bundle_delete(&sha256, since).await.unwrap());
+        let mut out = tokio::fs::File::create(harness.dir.path().join("copy")).await.unwrap();
+        controller.bundle_get(&sha256, &mut out).await.unwrap();
+        grow_old(1_000);
+        assert!(controller.bundle_delete(&sha256, since).await.unwrap());
+    }
+    assert_eq!(harness.names("staging").await, [""; 0]);
 }
 
 pub(crate) async fn logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end(harness: Harness) {
@@ -255,6 +329,7 @@ pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness)
 
     let own_bundle = format!("/v1/bundles/{}", apply.bundle);
     let mut paths = vec![own_bundle.clone(), format!("/v1/bundles/{}", Sha256::of(b"other"))];
+    paths.extend(["/v1/bundles".to_owned(), format!("{own_bundle}?unused_since=2200-01-01T00:00:00Z")]);
     for run in ["apply-run/1", "apply-run/2", "plan-run/1", "neighbour/1", "stranger/1"] {
         for artefact in ["spec", "plan", "plan.json", "plan.txt", "result", "inputs", "log?offset=0"] {
             paths.push(format!("/v1/runs/{run}/{artefact}"));
@@ -286,6 +361,7 @@ pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness)
         expected.extend(methods.iter().map(|method| format!("{method} {path}")));
     };
     expect(&["GET", "HEAD"], &own_bundle);
+    expect(&["GET", "HEAD"], &format!("{own_bundle}?unused_since=2200-01-01T00:00:00Z"));
     expect(&["GET", "HEAD"], "/v1/runs/apply-run/1/spec");
     expect(&["GET", "HEAD"], "/v1/runs/plan-run/1/plan");
     for artefact in ["plan", "plan.json", "plan.txt", "result", "inputs"] {

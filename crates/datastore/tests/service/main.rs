@@ -48,12 +48,18 @@ macro_rules! everywhere {
     };
 }
 
+#[tokio::test]
+async fn who_asks_for_an_old_bundle_makes_it_young() {
+    cases::who_asks_for_an_old_bundle_makes_it_young(Harness::on_disk().await).await;
+}
+
 everywhere! {
     cases:
         artefacts_are_written_once_and_repeating_is_harmless
         a_run_is_forgotten_whole_and_no_other_with_it
         a_body_that_is_not_what_its_digest_says_is_refused_and_leaves_nothing
         a_large_bundle_streams_through_and_rests_encrypted
+        a_bundle_goes_when_it_was_not_used_and_comes_again
         logs_append_in_order_repeat_harmlessly_and_can_be_followed_to_the_end
         a_state_lives_through_locks_versions_and_fences
         many_race_for_a_lock_and_one_wins

@@ -1,14 +1,23 @@
 //! A runner inside the image that is the code: the pod's container is of that image, and an init container of the runners' own image puts the
 //! runner's program there, with the loader and the libraries that it was made for. Whatever libraries the image has are its programs' alone.
 
-use api::TerraformLayer;
+use std::collections::BTreeMap;
+
 use api::image::{PinnedImage, REGISTRY_SECRET};
+use api::inputs::Keys;
 use api::overrides::RunnerOverride;
-use k8s_openapi::api::core::v1::Pod;
+use api::{TerraformLayer, TerraformRun, label};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::asked::confinement;
-use super::{RUNNER_PROGRAM, append};
+use super::{RUNNER_PROGRAM, append, label_value, owner};
+use crate::names;
+
+/// The type of Secrets that a kubelet pulls with, and the key that it reads of them.
+pub const DOCKER_CONFIG_TYPE: &str = "kubernetes.io/dockerconfigjson";
+pub const DOCKER_CONFIG_KEY: &str = ".dockerconfigjson";
 
 /// Where the program is, in a container of any image.
 const PROGRAM_DIRECTORY: &str = "/var/lib/terrane/program";
@@ -42,15 +51,20 @@ pub struct Inside {
 }
 
 impl ImagePods {
-    pub fn inside(&self, image: &PinnedImage, layer: Option<&TerraformLayer>) -> Inside {
-        let login = layer.and_then(|layer| {
-            let named = layer.spec.image.as_ref().and_then(|source| source.credentials.as_ref());
-            named.or_else(|| layer.spec.build.as_ref().and_then(|build| build.credentials.as_ref()))
-        });
-        // As the controller logs in. A Secret that is not there, or has no Docker configuration where the kubelet looks for it, is passed over.
-        let own = login.map_or_else(|| REGISTRY_SECRET.to_owned(), |login| login.secret_name.to_string());
-        let others = self.pull_secrets.iter().filter(|name| **name != own).cloned();
-        let pull_secrets = std::iter::once(own.clone()).chain(others).collect();
+    /// What the pod of an attempt is a container of, as the controller logs in. A kubelet reads one key of Secrets of one type and passes over all
+    /// others, those that are not there among them; what it cannot read itself there is a copy of, as far as there is one (`pull_copy`).
+    pub fn inside(
+        &self,
+        run: &TerraformRun,
+        attempt: u32,
+        image: &PinnedImage,
+        layer: Option<&TerraformLayer>,
+    ) -> Inside {
+        let (own, keys) = login(layer);
+        let copy = run.metadata.name.as_deref().map(|run| names::pull_secret(&names::pod(run, attempt)));
+        let is_read = matches!(keys, Keys::All);
+        let others = self.pull_secrets.iter().filter(|name| !is_read || **name != own).cloned();
+        let pull_secrets = is_read.then_some(own.clone()).into_iter().chain(copy).chain(others).collect();
         Inside { image: self.name(image), pull_secrets }
     }
 
@@ -65,6 +79,40 @@ impl ImagePods {
         };
         format!("{name}@{}", image.digest)
     }
+}
+
+/// The Secret by which a layer's image is read, and the keys of it. One that no layer names has the name that all of a namespace share.
+pub(crate) fn login(layer: Option<&TerraformLayer>) -> (String, Keys) {
+    let named = layer.and_then(|layer| {
+        let read = layer.spec.image.as_ref().and_then(|source| source.credentials.as_ref());
+        read.or_else(|| layer.spec.build.as_ref().and_then(|build| build.credentials.as_ref()))
+    });
+    let name = named.map_or_else(|| REGISTRY_SECRET.to_owned(), |login| login.secret_name.to_string());
+    match named.and_then(|login| login.key.clone()) {
+        Some(key) if key.as_str() != DOCKER_CONFIG_KEY => (name, Keys::Only([key].into())),
+        Some(_) | None => (name, Keys::All),
+    }
+}
+
+/// The Secret that a node pulls the image of this attempt's pod with, without what it is to hold. It goes with the run, if not with the pod.
+pub fn pull_copy(run: &TerraformRun, attempt: u32) -> Option<Secret> {
+    let name = names::pull_secret(&names::pod(run.metadata.name.as_deref()?, attempt));
+    let labels = BTreeMap::from([
+        (label::MANAGED_BY.to_owned(), "terrane".to_owned()),
+        (label::LAYER.to_owned(), label_value(run.spec.layer.name.as_str())),
+    ]);
+    Some(Secret {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(run.metadata.namespace.clone()?),
+            labels: Some(labels),
+            owner_references: Some(vec![owner(run)?]),
+            ..ObjectMeta::default()
+        },
+        type_: Some(DOCKER_CONFIG_TYPE.to_owned()),
+        immutable: Some(true),
+        ..Secret::default()
+    })
 }
 
 /// Makes the runner's container one of that image.

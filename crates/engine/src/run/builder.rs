@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{Effect, Observed};
 use crate::{Builder, Kaniko, Read, manifests};
 
-/// A Secret of the run's namespace, and the copy of it that a pod in the builds' namespace can mount.
+/// A Secret of the run's namespace, and the copy of it: one that a pod in the builds' namespace can mount, or of the type that nodes pull with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginCopy {
     pub secret: ObjectName,

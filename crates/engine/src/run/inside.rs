@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use api::overrides::RunnerOverride;
 use api::run::{Action, Attempt, RunState};
+use api::text::ObjectName;
 use api::{TerraformLayer, TerraformRun, TerraformRunStatus, condition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::conditions::progress;
-use super::{Observed, pod};
-use crate::later;
+use super::{Effect, LoginCopy, Observed, pod};
 use crate::manifests::{self, Inside};
+use crate::{Read, later};
 
 /// The reason of an attempt whose image no node could pull.
 pub(super) const IMAGE_NOT_PULLED: &str = "ImageNotPulled";
@@ -25,11 +26,21 @@ pub(super) fn image_of(
     seen: &Observed<'_>,
     layer: Option<&TerraformLayer>,
     asked: &RunnerOverride,
+    attempt: u32,
 ) -> Option<Inside> {
     let pods = seen.settings.image_pods.as_ref()?;
     let image = seen.run.spec.image.as_ref().filter(|_| is_inside(seen.run))?;
     // Whoever names an image for the runners means that one.
-    asked.image.is_none().then(|| pods.inside(image, layer))
+    asked.image.is_none().then(|| pods.inside(seen.run, attempt, image, layer))
+}
+
+/// What a node is to pull the pod's image with, where it cannot read what the controller logs in with.
+pub(super) fn copy_login(seen: &Observed<'_>, attempt: u32, pod: &Pod) -> Option<Effect> {
+    let Read::Present(layer) = seen.layer else { return None };
+    let (secret, keys) = manifests::login(Some(layer));
+    let copy = manifests::is_inside(pod).then(|| manifests::pull_copy(seen.run, attempt))??;
+    let secret = ObjectName::new(secret).ok()?;
+    Some(Effect::CopyLogin(Box::new(LoginCopy { secret, keys, copy })))
 }
 
 /// Whether the run is to be in the image that it works on, and no node has failed to pull that yet. O(attempts of one run).

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use api::attempt::Reason;
 use api::image::PinnedImage;
+use api::inputs::Keys;
 use api::run::{Action, RunState};
 use api::{TerraformRun, condition};
 use engine::manifests::{ImagePods, runner_pod};
-use engine::run::{Effect, Lock};
+use engine::run::{Effect, Lock, LoginCopy};
 use engine::{Read, Wake, later};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -125,16 +126,68 @@ fn the_container_is_of_the_image_and_the_program_is_brought_there() {
     assert_eq!(carried["readOnly"], true);
 }
 
+fn copy(scene: &Scene) -> Option<LoginCopy> {
+    scene.decide().effects.into_iter().find_map(|effect| match effect {
+        Effect::CopyLogin(copy) => Some(*copy),
+        _ => None,
+    })
+}
+
+/// A kubelet reads one key of Secrets of one type. Whatever else logs in, there is a copy of it that a kubelet can read.
 #[test]
 fn nodes_pull_with_the_layers_login_or_the_namespaces_and_what_all_pull_with() {
+    let key = Keys::Only(["dockerhub-cred".parse().unwrap()].into());
+    for (credentials, secret, keys, expected) in [
+        (Value::Null, "terrane-registry", Keys::All, vec!["terrane-registry", "COPY", "everybody", "login"]),
+        (json!({ "secretName": "login" }), "login", Keys::All, vec!["login", "COPY", "everybody"]),
+        (
+            json!({ "secretName": "login", "key": ".dockerconfigjson" }),
+            "login",
+            Keys::All,
+            vec!["login", "COPY", "everybody"],
+        ),
+        // Under another key a kubelet finds nothing, or another account.
+        (
+            json!({ "secretName": "mine", "key": "dockerhub-cred" }),
+            "mine",
+            key,
+            vec!["COPY", "everybody", "login"],
+        ),
+    ] {
+        let mut scene = image_scene(Action::Plan);
+        if !credentials.is_null() {
+            let source = json!({ "name": "team/code", "tag": "1", "credentials": credentials });
+            scene.world.layer.spec.image = serde_json::from_value(source).unwrap();
+        }
+        let (pod, copy) = (made(&scene).unwrap(), copy(&scene).unwrap());
+        assert_eq!((copy.secret.as_str(), &copy.keys), (secret, &keys));
+        let name = copy.copy.metadata.name.unwrap();
+        assert_eq!(name, format!("{}-pull", pod.metadata.name.as_ref().unwrap()));
+        let expected = expected.into_iter().map(|one| if one == "COPY" { name.as_str() } else { one });
+        let expected: Vec<Value> = expected.map(|name| json!({ "name": name })).collect();
+        let pod = serde_json::to_value(pod).unwrap();
+        assert_eq!(pod["spec"]["imagePullSecrets"], json!(expected));
+    }
+}
+
+#[test]
+fn the_copy_that_a_node_pulls_with_is_the_runs_and_is_there_before_the_pod() {
     let mut scene = image_scene(Action::Plan);
-    let pod = serde_json::to_value(made(&scene).unwrap()).unwrap();
-    let expected = json!([{ "name": "terrane-registry" }, { "name": "everybody" }, { "name": "login" }]);
-    assert_eq!(pod["spec"]["imagePullSecrets"], expected, "as the controller logs in");
-    let source = json!({ "name": "team/code", "tag": "1", "credentials": { "secretName": "login" } });
-    scene.world.layer.spec.image = serde_json::from_value(source).unwrap();
-    let pod = serde_json::to_value(made(&scene).unwrap()).unwrap();
-    assert_eq!(pod["spec"]["imagePullSecrets"], json!([{ "name": "login" }, { "name": "everybody" }]));
+    scene.run.metadata.name = Some("db-plan-1".to_owned());
+    let copied = copy(&scene).unwrap().copy;
+    assert_eq!(copied.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
+    assert_eq!(copied.metadata.namespace, scene.run.metadata.namespace);
+    assert_eq!(copied.metadata.owner_references.unwrap()[0].uid, "run-1");
+    assert_eq!((copied.data, copied.string_data, copied.immutable), (None, None, Some(true)));
+    let effects = scene.decide().effects;
+    let at = |wanted: fn(&Effect) -> bool| effects.iter().position(wanted).unwrap();
+    let copied = at(|effect| matches!(effect, Effect::CopyLogin(_)));
+    assert!(at(|effect| matches!(effect, Effect::SetStatus(_))) < copied, "the intent is first");
+    assert!(copied < at(|effect| matches!(effect, Effect::CreatePod(_))));
+
+    // A pod of the runners' own image needs none.
+    scene.run.spec.in_image = false;
+    assert_eq!((copy(&scene), made(&scene).is_some()), (None, true));
 }
 
 #[test]
@@ -155,7 +208,7 @@ fn without_the_setting_the_wish_or_with_an_image_that_was_asked_for_it_is_the_ru
 #[test]
 fn what_is_asked_of_runners_comes_after_what_brings_the_program() {
     let scene = image_scene(Action::Plan);
-    let inside = pods().inside(&pinned(), None);
+    let inside = pods().inside(&scene.run, 0, &pinned(), None);
     let wish = asked(json!({
         "initContainers": [{ "name": "fetch", "image": "example.org/fetch" }],
         "imagePullSecrets": [{ "name": "own" }],
@@ -173,7 +226,9 @@ fn what_is_asked_of_runners_comes_after_what_brings_the_program() {
     let limits = json!({ "limits": { "memory": "1Gi" } });
     assert_eq!(pod["spec"]["initContainers"][0]["resources"], limits, "a quota counts it too");
     assert_eq!(pod["spec"]["initContainers"][1].get("resources"), None);
-    let secrets = ["terrane-registry", "everybody", "login", "own"].map(|name| json!({ "name": name }));
+    let copy = format!("{}-0-pull", scene.run.metadata.name.as_ref().unwrap());
+    let secrets =
+        ["terrane-registry", &copy, "everybody", "login", "own"].map(|name| json!({ "name": name }));
     assert_eq!(pod["spec"]["imagePullSecrets"], json!(secrets));
     let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
     let of_tmp: Vec<&Value> = mounts.iter().filter(|mount| mount["mountPath"] == "/tmp").collect();

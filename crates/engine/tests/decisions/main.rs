@@ -2,6 +2,7 @@
 //! that all of them are made of take longer to compile than the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+mod bundles;
 mod image_pods;
 mod kaniko;
 mod layer;

@@ -8,6 +8,7 @@ mod full;
 mod identity;
 mod kaniko;
 mod terragrunt;
+mod token;
 mod undoing;
 
 use std::future::Future;
@@ -39,6 +40,7 @@ struct World {
     full: Arc<std::sync::Mutex<Option<(&'static str, String)>>>,
     /// Requests for the state that were turned away.
     turned_away: Arc<AtomicUsize>,
+    tokens: Arc<token::Tokens>,
     server: tokio::task::JoinHandle<()>,
     git: Git,
     bundle: Sha256,
@@ -62,10 +64,11 @@ fn state_identity() -> Sha256 {
 impl World {
     async fn new(files: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let tokens = Arc::new(token::Tokens::default());
         let options = Options {
             objects: Options::local_objects(&dir.path().join("objects")).unwrap(),
             keys: Keyring::load_or_create(&dir.path().join("keys")).unwrap(),
-            reviewer: Arc::new(ByName),
+            reviewer: Arc::new(token::ByToken(Arc::clone(&tokens))),
         };
         let away = Arc::new(AtomicBool::new(false));
         let turned_away = Arc::new(AtomicUsize::new(0));
@@ -112,6 +115,7 @@ impl World {
             away,
             full,
             turned_away,
+            tokens,
             server,
             git: git.unwrap(),
             bundle: Sha256::of(b""),

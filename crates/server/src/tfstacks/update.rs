@@ -105,7 +105,7 @@ pub(crate) async fn merge(
 async fn changed(
     service: &Service,
     may: &May<PatchLayer>,
-    Seen(seen): Seen,
+    Seen(mut seen): Seen,
     change: &Change,
     how: How,
 ) -> Result<Response, Refusal> {
@@ -115,9 +115,8 @@ async fn changed(
     }
     let client = service.acting(&may.person)?;
     let layers = Api::<TerraformLayer>::namespaced(client.clone(), namespace);
-    let mut made: Option<(String, Values)> = None;
     for _ in 0..TRIES {
-        let layer = service.stack(namespace, id).await?;
+        let mut layer = service.stack(namespace, id).await?;
         if seen.is_some() && seen != layer.resource_version() {
             return Err(Refusal::Outdated(format!(
                 "stack {id} has changed since If-Match was seen; read it again"
@@ -147,25 +146,24 @@ async fn changed(
         given.check(&template)?;
         check_hidden(&kept, &change.sensitive)?;
         let hidden = given.hidden(&template);
-        let secret = match made.take() {
-            Some((name, held)) if held == hidden => name,
-            Some(_) | None => {
-                let name = format!("{id}-variables-{}", random_word()?);
-                keep(&client, &layer, &name, &hidden).await?;
-                name
-            }
-        };
-        made = Some((secret.clone(), hidden.clone()));
+        // Never that of an earlier try: whoever overtook it may be deleting that one.
+        let secret = format!("{id}-variables-{}", random_word()?);
+        let unneeded = unneeded(&layer);
+        if !hidden.is_empty() || !unneeded.is_empty() {
+            let names = unneeded.iter().chain((!hidden.is_empty()).then_some(&secret));
+            layer = match announce(&layers, &layer, names).await? {
+                Some(announced) => announced,
+                None => continue,
+            };
+            // That was us.
+            seen = seen.and_then(|_| layer.resource_version());
+        }
+        forget(&client, &layer, &unneeded).await;
+        keep(&client, &layer, &secret, &hidden).await?;
         let asked: Vec<Variable> = kept.into_iter().chain(given.laid(&hidden, &secret)?).collect();
         let patch = build_patch(&layer, &asked, change, how);
         match layers.patch(id, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(written) => {
-                // Those that this update replaces stay until the next: a pod that is about to start may still mount them.
-                let mut old = replaced_before(&layer);
-                for used in [&written.spec.variables, &layer.spec.variables] {
-                    old = old.difference(&secrets_of(used)).cloned().collect();
-                }
-                forget(&client, &written, &old).await;
                 let generation = written.metadata.generation.unwrap_or(1);
                 return Ok(accepted(&written, Which::Update(generation)));
             }
@@ -176,10 +174,34 @@ async fn changed(
     Err(Refusal::Conflict(format!("stack {id} was changed by others all the time; try again")))
 }
 
-/// The Secrets that the update before replaced.
-fn replaced_before(layer: &TerraformLayer) -> BTreeSet<String> {
+/// The Secrets of the stack that none of its variables comes from: the update before replaced them, or announced them and did not end.
+fn unneeded(layer: &TerraformLayer) -> BTreeSet<String> {
     let names = layer.annotations().get(annotation::STACK_SECRETS).map(String::as_str).unwrap_or_default();
-    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let used = secrets_of(&layer.spec.variables);
+    let names = names.split(',').filter(|name| !name.is_empty() && !used.contains(*name));
+    names.map(str::to_owned).collect()
+}
+
+/// Names in the layer what is about to be made, and what is about to go: a Secret of which no layer knows would stay until its stack goes. Nothing
+/// where somebody else changed the layer first. Whoever named one before, and did not lay it into the layer yet, is refused by this write.
+async fn announce(
+    layers: &Api<TerraformLayer>,
+    layer: &TerraformLayer,
+    names: impl Iterator<Item = &String>,
+) -> Result<Option<TerraformLayer>, Refusal> {
+    let id = layer.name_any();
+    let names: Vec<&str> = names.map(String::as_str).collect();
+    let patch = json!({
+        "metadata": {
+            "resourceVersion": layer.resource_version(),
+            "annotations": { annotation::STACK_SECRETS: names.join(",") },
+        },
+    });
+    match layers.patch(&id, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(announced) => Ok(Some(announced)),
+        Err(kube::Error::Api(answer)) if answer.code == 409 => Ok(None),
+        Err(error) => Err(Refusal::answered(&format!("change stack {id}"), error)),
+    }
 }
 
 /// A value that stands in the layer cannot become sensitive without being sent again.
@@ -210,6 +232,7 @@ fn build_patch(layer: &TerraformLayer, asked: &[Variable], change: &Change, how:
     let needed = secrets_of(asked);
     let before = layer.spec.variables.iter().filter(|variable| is_asked_for(layer, variable));
     let before: Vec<Variable> = before.cloned().collect();
+    // These stay until the next update: a pod that is about to start may still mount them.
     let replaced: Vec<String> = secrets_of(&before).difference(&needed).cloned().collect();
     json!({
         "metadata": {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod declared;
+mod hostile;
 mod relevance;
 
 use std::collections::BTreeMap;
