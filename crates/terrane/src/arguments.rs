@@ -674,6 +674,33 @@ mod tests {
     }
 
     #[test]
+    fn the_documents_name_verbs_that_exist() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let documents = ["docs", "docs/adr"].map(|place| root.join(place));
+        let files = documents.iter().flat_map(|place| std::fs::read_dir(place).unwrap());
+        let files = files
+            .map(|file| file.unwrap().path())
+            .filter(|file| file.extension().is_some_and(|end| end == "md"));
+        let mut known = super::Arguments::command();
+        known.build();
+        let mut seen = 0;
+        for file in files.chain([root.join("README.md"), root.join("CHANGELOG.md")]) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            // As it is quoted in a sentence: what follows is a verb, unless it is a flag or stands for one.
+            for words in text.split("`terrane ").skip(1) {
+                let verb: String =
+                    words.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+                if verb.is_empty() || verb.starts_with('-') {
+                    continue;
+                }
+                assert!(known.find_subcommand(&verb).is_some(), "{} names `terrane {verb}`", file.display());
+                seen += 1;
+            }
+        }
+        assert!(seen > 100, "{seen}");
+    }
+
+    #[test]
     fn an_image_is_a_name_and_a_directory() {
         let given = super::image_root("example.org:5000/tool=/usr");
         let expected =
