@@ -1,6 +1,7 @@
 //! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod asked;
 mod described;
 mod drifting;
 #[path = "../harness/mod.rs"]
@@ -109,7 +110,7 @@ fn suspending(doors: &Doors) {
     doors.run(&["describe", "layer", "app"]).with_code(0).says("Suspended:");
     let resumed = doors.run(&["resume", "app", "-o", "json"]).with_code(0).json();
     assert!(resumed["spec"].get("suspend").is_none_or(|suspend| suspend == false), "{resumed}");
-    doors.run(&["suspend"]).with_code(2).complains("LAYERS");
+    doors.run(&["suspend"]).with_code(2).complains("OBJECTS");
 }
 
 fn deciding(doors: &Doors) {
