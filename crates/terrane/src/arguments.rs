@@ -644,7 +644,7 @@ mod tests {
             "looks after keys where they lie, and says what it did",
             &["datastore keys add", "datastore keys list", "datastore keys reseal"],
         ),
-        ("prints a text as it is", &["logs", "completion"]),
+        ("prints a text as it is", &["logs", "completion", "state pull"]),
         ("prints a secret that is not shown again", &["login", "token create"]),
         ("takes away what is no object, and says so", &["token revoke"]),
     ];

@@ -11,6 +11,7 @@ mod people;
 mod readme;
 mod rest;
 mod roles;
+mod shapes;
 mod stacks;
 mod webhooks;
 
@@ -43,6 +44,7 @@ async fn every_verb_does_what_it_says() {
     drifting::reverted(&doors).await;
     drifting::accepted(&doors).await;
     rights(&doors).await;
+    shapes::every_verb(&doors).await;
     gone(&doors).await;
     roles::server(&doors).await;
     doors.close().await;
@@ -288,14 +290,7 @@ async fn state(doors: &Doors) {
     content["serial"] = json!(content["serial"].as_u64().unwrap() + 1);
     fs::write(&file, content.to_string()).unwrap();
 
-    // A lock that somebody took by hand.
-    let id = doors.run(&["get", "runs", "-o", "json"]).json();
-    let id = id.as_array().unwrap().iter().find(|run| run["spec"]["layer"]["name"] == "network").unwrap();
-    let url = format!("{}/v1/state/{}/lock", doors.service, id["spec"]["state"].as_str().unwrap());
-    let token = fs::read_to_string(doors.data().join("controller-token")).unwrap();
-    let lock = json!({ "ID": "held-1", "Operation": "OperationTypeApply" }).to_string();
-    let taken = reqwest::Client::new().post(url).bearer_auth(token).body(lock).send().await.unwrap();
-    assert!(taken.status().is_success(), "{taken:?}");
+    hold(doors, "network", "held-1").await;
     doors.run(&["state", "locks", "network"]).with_code(0).says("held-1").says("OperationTypeApply");
     doors.run(&push).with_code(1).complains("is locked by");
     doors.run(&["state", "unlock", "network", "other"]).with_code(1).complains("the one held has another");
@@ -310,6 +305,17 @@ async fn state(doors: &Doors) {
     assert_eq!(back["serial"].as_u64(), content["serial"].as_u64().map(|serial| serial + 1));
     doors.run(&["state", "pull", "network", "--number", "1"]).with_code(0).says("lineage");
     doors.run(&["state", "rollback", "network", "99"]).with_code(1).complains("has no version 99");
+}
+
+/// Takes the lock of a layer's state, as somebody does by hand.
+async fn hold(doors: &Doors, layer: &str, id: &str) {
+    let runs = doors.run(&["get", "runs", "-o", "json"]).json();
+    let run = runs.as_array().unwrap().iter().find(|run| run["spec"]["layer"]["name"] == layer).unwrap();
+    let url = format!("{}/v1/state/{}/lock", doors.service, run["spec"]["state"].as_str().unwrap());
+    let token = fs::read_to_string(doors.data().join("controller-token")).unwrap();
+    let lock = json!({ "ID": id, "Operation": "OperationTypeApply" }).to_string();
+    let taken = reqwest::Client::new().post(url).bearer_auth(token).body(lock).send().await.unwrap();
+    assert!(taken.status().is_success(), "{taken:?}");
 }
 
 /// What was written down about a layer outlives it.
