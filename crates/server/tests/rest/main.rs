@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod crowds;
+mod elsewhere;
 mod ground;
 mod lists;
 mod login;
