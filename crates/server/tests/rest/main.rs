@@ -6,6 +6,7 @@ mod access;
 mod bad_input;
 mod crowds;
 mod elsewhere;
+mod empty_handed;
 mod ground;
 mod lists;
 mod login;
