@@ -212,6 +212,18 @@ async fn telling(doors: &Doors) {
     finished(Command::new(&plugin).args(["get", "--help"]).output().unwrap())
         .with_code(0)
         .says("kubectl terrane get");
+    // As kubectl itself finds and starts it.
+    let kubectl = testkit::tools::tool("kubectl").unwrap();
+    let path = format!("{}:/usr/bin:/bin", doors.scratch().display());
+    let by_kubectl = |arguments: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command.args(arguments).env("PATH", &path).env("KUBECONFIG", doors.kubeconfig());
+        finished(command.output().unwrap())
+    };
+    by_kubectl(&["plugin", "list"]).with_code(0).says("kubectl-terrane");
+    by_kubectl(&["terrane", "get", "layers", "-o", "name"]).with_code(0).says("terraformlayers/network");
+    let refused = by_kubectl(&["terrane", "get", "layers", "nework"]).with_code(1);
+    refused.complains("did you mean network?");
     let completer = doors.scratch().join("kubectl_complete-terrane");
     std::os::unix::fs::symlink(BINARY, &completer).unwrap();
     let kubeconfig = doors.kubeconfig();
