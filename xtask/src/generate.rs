@@ -75,7 +75,12 @@ fn template(definition: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::template;
+    use super::{check, template};
+
+    #[test]
+    fn what_is_generated_is_what_the_code_says() {
+        check().unwrap();
+    }
 
     #[test]
     fn a_template_is_kept_and_has_no_templates_in_its_texts() {

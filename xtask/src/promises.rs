@@ -112,6 +112,32 @@ fn every_promise_is_shown_by_a_test_that_exists_or_says_not_yet() {
 }
 
 #[test]
+fn every_crate_has_tests_of_its_own() {
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let mut tests = Tests::default();
+        tests.read(&entry.as_ref().unwrap().path());
+        assert!(!tests.marked.is_empty(), "{} has no test", entry.unwrap().path().display());
+    }
+}
+
+#[test]
+fn the_targets_that_people_know_do_what_they_say() {
+    for (target, does) in [
+        ("setup", "tools/setup build up test lint"),
+        ("build", "cargo build --release --locked --package terrane"),
+        ("gen", "cargo xtask gen"),
+        ("deploy", "upgrade --install terrane charts/terrane --namespace terrane-system"),
+    ] {
+        let mut make = std::process::Command::new("make");
+        // Not as a part of the make that may run the tests.
+        make.args(["--dry-run", target]).env_remove("MAKEFLAGS").env_remove("MAKELEVEL").current_dir(root());
+        let told = make.output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        assert!(told.contains(does), "make {target} does not say {does}: {told}");
+    }
+}
+
+#[test]
 fn a_function_that_no_test_runs_shows_nothing() {
     let mut tests = Tests::default();
     let tested = "

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::Sha256;
 
+/// What stands for a backend where the datastore keeps the state.
+const HERE: &str = "terrane";
 /// How much of the words is shown; the digest is of all.
 const WORDS_LIMIT: usize = 512;
 
@@ -62,7 +64,12 @@ pub struct StateIdentity {
 impl StateIdentity {
     /// A state that the datastore keeps, by its key there.
     pub fn kept_here(key: Sha256) -> Self {
-        Self { sha256: key, backend: "terrane".to_owned() }
+        Self { sha256: key, backend: HERE.to_owned() }
+    }
+
+    /// Whether the datastore keeps it. No backend of the tools is called so.
+    pub fn is_kept_here(&self) -> bool {
+        self.backend == HERE
     }
 }
 
@@ -87,5 +94,7 @@ mod tests {
         }
         let elsewhere = Backend { kind: "gcs".to_owned(), ..one.clone() };
         assert_ne!(one.sha256(), elsewhere.sha256());
+        assert!(!one.identity().is_kept_here());
+        assert!(StateIdentity::kept_here(one.sha256()).is_kept_here());
     }
 }

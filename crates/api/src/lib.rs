@@ -94,9 +94,9 @@ pub const LAYER_FINALIZER: &str = "terrane.dev/layer";
 pub const WORKLOAD_FINALIZER: &str = "terrane.dev/terraform";
 
 pub mod annotation {
-    //! Wishes of people with the right to annotate a layer or a run.
+    //! Wishes of people with the right to annotate a layer, a repository or a run.
 
-    /// Any new value asks for a plan now.
+    /// On a layer: any new value asks for a plan now. On a repository: for a look at it.
     pub const SYNC: &str = "terrane.dev/sync";
     /// With the value of [`SYNC`]: the repository is looked at first, so that the plan is of the newest commit, not of the newest known.
     pub const LATEST: &str = "terrane.dev/latest";

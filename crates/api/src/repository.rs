@@ -147,6 +147,9 @@ pub struct TerraformRepositoryStatus {
     /// The newest delivery of a webhook that was believed and asked for a look. Written by the HTTP service, kept by everybody else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook: Option<WebhookStatus>,
+    /// The value of the sync annotation that was last acted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sync: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::condition::list_schema")]
     pub conditions: Vec<Condition>,

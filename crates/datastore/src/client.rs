@@ -126,8 +126,11 @@ pub struct Client {
     base: String,
     token: TokenSource,
     patience: Duration,
+    silence: Duration,
 }
 
+/// How long an answer may take to begin, if nothing else is said.
+const SILENCE: Duration = Duration::from_secs(60);
 /// A file up to this size is read once, to know its digest and to send it; a larger one twice, so that it is never held in memory.
 const SMALL_FILE: u64 = 4 * 1024 * 1024;
 
@@ -185,7 +188,7 @@ impl Client {
         let mut http = reqwest::Client::builder()
             .no_proxy()
             .connect_timeout(Duration::from_secs(5))
-            .read_timeout(Duration::from_secs(60))
+            .read_timeout(SILENCE)
             .redirect(reqwest::redirect::Policy::none());
         if let Some(pem) = authority {
             let found = reqwest::Certificate::from_pem_bundle(pem.as_bytes())
@@ -208,6 +211,7 @@ impl Client {
             base: base.trim_end_matches('/').to_owned(),
             token,
             patience: Duration::from_secs(30),
+            silence: SILENCE,
         })
     }
 
@@ -226,6 +230,12 @@ impl Client {
     /// How long transient failures are retried.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// How long an answer may take to begin, if not a minute.
+    pub fn with_silence(mut self, silence: Duration) -> Self {
+        self.silence = silence;
         self
     }
 
@@ -542,7 +552,10 @@ impl Client {
 impl Client {
     async fn deliver(&self, builder: reqwest::RequestBuilder) -> Result<reqwest::Response, Undelivered> {
         match &self.transport {
-            None => Ok(builder.send().await?),
+            None => match tokio::time::timeout(self.silence, builder.send()).await {
+                Ok(answer) => Ok(answer?),
+                Err(_) => Err(format!("no answer has begun within {} s", self.silence.as_secs_f32()).into()),
+            },
             Some(transport) => {
                 let request = http::Request::<Body>::try_from(builder.build()?)?;
                 Ok(transport.send(request).await?.into())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use api::condition::{self, Truth};
 use api::repository::{BranchStatus, LayerCounts, RepositoryState, SyncStatus};
 use api::text::{CommitId, RefName};
-use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus};
+use api::{TerraformLayer, TerraformRepository, TerraformRepositoryStatus, annotation};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -20,6 +20,8 @@ pub struct Look {
     pub found: Result<Heads, String>,
     /// The newest wish of a webhook that a look which succeeded was begun for.
     pub answers: Option<Timestamp>,
+    /// The value of the sync annotation that this look was begun for.
+    pub asked: Option<String>,
 }
 
 /// Where the branches and tags of a repository stand.
@@ -57,17 +59,20 @@ pub struct Decision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the remote for its refs, once for all branches. It answers this wish of a webhook, if there is one.
-    Look { answers: Option<Timestamp> },
+    /// Ask the remote for its refs, once for all branches. It answers this wish of a webhook, and this value of the sync annotation, if
+    /// there is one.
+    Look { answers: Option<Timestamp>, asked: Option<String> },
 }
 
 pub fn decide(seen: &Observed<'_>) -> Decision {
     let spec = &seen.repository.spec;
     let jittered = schedule::jittered(interval(seen), seen.jitter);
     let wish = webhook::wish(seen.repository);
+    let asked = asked(seen);
     let due = seen.look.map_or(seen.now, |look| {
         let polled = later(look.at, jittered);
-        webhook::due(look, wish, seen.now).map_or(polled, |asked| asked.min(polled))
+        let due = webhook::due(look, wish, seen.now).map_or(polled, |hinted| hinted.min(polled));
+        asked.as_ref().map_or(due, |_| seen.now)
     });
 
     let (effects, wake) = if spec.suspend {
@@ -76,7 +81,7 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         // The end of the look wakes us.
         (Vec::new(), Wake::OnChange)
     } else if due <= seen.now {
-        (vec![Effect::Look { answers: webhook::answerable(wish, seen.now) }], Wake::OnChange)
+        (vec![Effect::Look { answers: webhook::answerable(wish, seen.now), asked }], Wake::OnChange)
     } else {
         (Vec::new(), Wake::At(due))
     };
@@ -86,6 +91,15 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
         status.layers = Some(seen.layers);
     }
     Decision { effects, status, wake }
+}
+
+/// The wish of a person for a look, as long as no look has answered it. One that failed answers it too: the status says why, and the poll
+/// goes on.
+fn asked(seen: &Observed<'_>) -> Option<String> {
+    let wish = seen.repository.metadata.annotations.as_ref()?.get(annotation::SYNC)?;
+    let told = seen.repository.status.as_ref().and_then(|status| status.last_sync.as_ref());
+    let found = seen.look.and_then(|look| look.asked.as_ref());
+    (told != Some(wish) && found != Some(wish)).then(|| wish.clone())
 }
 
 /// How these layers are doing. O(layers).
@@ -132,6 +146,9 @@ fn status(seen: &Observed<'_>) -> TerraformRepositoryStatus {
     let before = seen.repository.status.clone().unwrap_or_default();
     let generation = seen.repository.metadata.generation;
     let mut status = TerraformRepositoryStatus { observed_generation: generation, ..before.clone() };
+    if let Some(Look { asked: Some(asked), .. }) = seen.look {
+        status.last_sync = Some(asked.clone());
+    }
     status.branches = match seen.look {
         None => before.branches.clone(),
         // O(wanted · known branches); both are the branches layers of this one repository follow.

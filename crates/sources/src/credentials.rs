@@ -185,6 +185,35 @@ mod tests {
     }
 
     #[test]
+    fn every_key_of_a_forge_has_the_fingerprint_that_its_forge_publishes() {
+        use base64::Engine as _;
+        use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+        use sha2::Digest as _;
+        let published = [
+            ("github.com", "ssh-ed25519", "SHA256:+DiY3wvvV6TuJJhbpZisF/zLDA0zPMSvHdkr4UvCOqU"),
+            ("gitlab.com", "ssh-ed25519", "SHA256:eUXGGm1YGsMAS7vkcx6JOJdOGHPem5gQp4taiCfCLB8"),
+            ("bitbucket.org", "ssh-ed25519", "SHA256:ybgmFkzwOSotHTHLJgHO0QN8L0xErw6vd0VhFA9m3SM"),
+            ("codeberg.org", "ssh-ed25519", "SHA256:mIlxA9k46MmM6qdJOdMnAQpzGxF4WIVVL+fj+wZbw0g"),
+            ("ssh.dev.azure.com", "ssh-rsa", "SHA256:ohD8VZEXGWo6Ez8GSEJQ9WpafgLFsOfLOtGGQCQo6Og"),
+        ];
+        let mut shipped = Vec::new();
+        for line in FORGE_HOST_KEYS.lines() {
+            let [host, kind, key, fingerprint] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let key = STANDARD.decode(key).unwrap();
+            // The key says itself of which kind it is.
+            let (length, rest) = key.split_first_chunk::<4>().unwrap();
+            let length = usize::try_from(u32::from_be_bytes(*length)).unwrap();
+            assert_eq!(&rest[..length], kind.as_bytes(), "{line}");
+            let found = format!("SHA256:{}", STANDARD_NO_PAD.encode(sha2::Sha256::digest(&key)));
+            assert_eq!(found, fingerprint, "{host}");
+            shipped.push((host, kind, fingerprint));
+        }
+        assert_eq!(shipped, published);
+    }
+
+    #[test]
     fn secrets_of_each_kind_are_understood() {
         let basic = Credentials::from_secret(&secret(&[("username", "u"), ("password", "p\n")])).unwrap();
         assert!(matches!(&basic.login, Login::Basic { username, password }

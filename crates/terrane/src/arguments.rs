@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Get(Get),
     /// Tell everything about one layer, run or repository
     Describe(describe::Options),
-    /// Ask for a plan of a layer, without waiting for it
+    /// Ask for a plan of a layer, or a look at a repository, without waiting for it
     #[command(visible_alias = "reconcile")]
     Sync(Sync),
     /// Plan a layer now, wait for it and show it; exits 0 without changes, 2 with changes, 1 on error
@@ -101,9 +101,9 @@ pub(crate) enum Command {
     History(history::Options),
     /// Wait until a condition holds
     Wait(wait::Options),
-    /// Start nothing more for layers; what runs goes on
+    /// Start nothing more for layers, or look at repositories no more; what runs goes on
     Suspend(suspend::Options),
-    /// Let suspended layers go on
+    /// Let suspended layers and repositories go on
     Resume(suspend::Options),
     /// Show where the infrastructure was found to differ, accept or revert it; shows exit 0 without drift, 2 with drift, 1 on error
     Drift(drift::Options),
@@ -496,10 +496,14 @@ pub(crate) enum Output {
 The repository is looked at first, so that what was pushed a moment ago is planned.
 What follows is up to the layer, as after any plan: with autoApply it is applied, else it waits for `terrane approve`.
 `terrane plan` asks for the same, waits and shows the plan.
-Without this command, and of the commit that is known: kubectl annotate tfl NAME --overwrite terrane.dev/sync=\"$(date)\"")]
+`terrane sync repository/NAME` has a repository looked at now; what its layers make of what is found is up to them.
+Without this command, and of the commit that is known: kubectl annotate tfl NAME --overwrite terrane.dev/sync=\"$(date)\"
+A repository: kubectl annotate tfr NAME --overwrite terrane.dev/sync=\"$(date)\"")]
 pub(crate) struct Sync {
-    /// The layer
-    pub layer: String,
+    /// A layer, KIND/NAME of a layer or a repository, or a KIND that a NAME follows
+    pub object: String,
+    /// The name, where a kind stands before it
+    pub name: Option<String>,
     /// Plan the newest commit that is known, without a look at the repository
     #[arg(long)]
     pub known: bool,
@@ -640,7 +644,7 @@ mod tests {
             "looks after keys where they lie, and says what it did",
             &["datastore keys add", "datastore keys list", "datastore keys reseal"],
         ),
-        ("prints a text as it is", &["logs", "completion"]),
+        ("prints a text as it is", &["logs", "completion", "state pull"]),
         ("prints a secret that is not shown again", &["login", "token create"]),
         ("takes away what is no object, and says so", &["token revoke"]),
     ];
@@ -671,6 +675,33 @@ mod tests {
         excepted.sort_unstable();
         without.sort_unstable();
         assert_eq!(without, excepted);
+    }
+
+    #[test]
+    fn the_documents_name_verbs_that_exist() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let documents = ["docs", "docs/adr"].map(|place| root.join(place));
+        let files = documents.iter().flat_map(|place| std::fs::read_dir(place).unwrap());
+        let files = files
+            .map(|file| file.unwrap().path())
+            .filter(|file| file.extension().is_some_and(|end| end == "md"));
+        let mut known = super::Arguments::command();
+        known.build();
+        let mut seen = 0;
+        for file in files.chain([root.join("README.md"), root.join("CHANGELOG.md")]) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            // As it is quoted in a sentence: what follows is a verb, unless it is a flag or stands for one.
+            for words in text.split("`terrane ").skip(1) {
+                let verb: String =
+                    words.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+                if verb.is_empty() || verb.starts_with('-') {
+                    continue;
+                }
+                assert!(known.find_subcommand(&verb).is_some(), "{} names `terrane {verb}`", file.display());
+                seen += 1;
+            }
+        }
+        assert!(seen > 100, "{seen}");
     }
 
     #[test]

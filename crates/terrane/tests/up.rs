@@ -12,18 +12,20 @@ use std::sync::{Arc, Mutex};
 
 use api::layer::LayerState;
 use api::run::Action;
-use api::{TerraformLayer, TerraformRepository, TerraformRun};
+use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun};
 use axum::http::StatusCode;
 use harness::{
     BINARY, Gate, Terrane, declare_layer, declare_path, declare_repository, git, is, layer_until, runs,
     until, why,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::Scratch;
 
 #[tokio::test]
 async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
@@ -229,17 +231,36 @@ async fn ctrl_c_waits_for_what_runs_by_name_and_a_second_one_leaves_it_to_the_ne
     assert!(terrane.printed().contains("left running; the next start takes them up again"));
     assert!(gate.is_waited_at(), "the apply goes on without it");
 
-    terrane.start(&[]).await;
+    let client = terrane.start(&[]).await;
     waits(&terrane).await;
+    let _more = nobody_begins_anything_new(&client).await;
     gate.open();
     assert_eq!(terrane.ended().await.code(), Some(0), "nothing is left to wait for");
 
     let client = terrane.start(&[]).await;
     layer_until(&client, "slow", "applied", is("Ready")).await;
+    layer_until(&client, "later", "the next start looks at it", is("Ready")).await;
     assert_eq!(gate.visitors().await, 1, "applied once");
     assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+/// The API still answers while what runs is waited for, and takes a new layer, whose source is returned; nobody acts on it any more.
+async fn nobody_begins_anything_new(client: &Client) -> Scratch {
+    let leases = Api::<Lease>::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    until("no controller may act", || async {
+        let lease = leases.get("terrane-controller").await.ok()?;
+        lease.spec?.holder_identity.is_none_or(|holder| holder.is_empty()).then_some(())
+    })
+    .await;
+    // Without a change there is nothing to apply, so that the one apply stays the only one.
+    let source = declare_layer(client, "later", "# Nothing yet.\n").await;
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    assert_eq!(layers.get("later").await.unwrap().status, None);
+    let plans = runs(client, Action::Plan).await;
+    assert!(plans.iter().all(|run| run.spec.layer.name.as_str() == "slow"), "{plans:?}");
+    source
 }
 
 #[tokio::test]

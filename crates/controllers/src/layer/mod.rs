@@ -163,7 +163,8 @@ fn observe_source(
         return Read::Present(Err(format!("branch {}: {why}", branch.name)));
     };
     let waiting = Waiting::Layer { namespace: layer.namespace().unwrap_or_default(), name: layer.name_any() };
-    if let Some(wish) = wants_latest(layer) {
+    // A repository that is suspended is not looked at for its layers either.
+    if let Some(wish) = wants_latest(layer).filter(|_| !repository.spec.suspend) {
         match context.desk.latest(&Place::of(repository), wish, waiting.clone()) {
             None => return Read::Unknown,
             // The repository's own controller writes down what was seen, and that wakes us.

@@ -38,7 +38,7 @@ pub(crate) async fn reconcile(
     });
     for effect in decision.effects {
         match effect {
-            Effect::Look { answers } => context.desk.look_again(&place, answers),
+            Effect::Look { answers, asked } => context.desk.look_again(&place, answers, asked),
         }
     }
     let before = repository.status.as_ref().map_or(&[][..], |status| &status.conditions);

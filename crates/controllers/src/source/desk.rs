@@ -156,7 +156,7 @@ impl Desk {
     }
 
     /// Asks the remote for its heads; the repository is told when they are there.
-    pub(crate) fn look_again(&self, place: &Place, wish: Option<Timestamp>) {
+    pub(crate) fn look_again(&self, place: &Place, wish: Option<Timestamp>, sync: Option<String>) {
         let waiting = Waiting::Repository { namespace: place.namespace.clone(), name: place.name.clone() };
         let question = Question::Heads(place.clone());
         let mut findings = locked(&self.findings);
@@ -165,6 +165,7 @@ impl Desk {
         // A look that is under way began before the wish, and may have missed what it is about.
         if !finding.asked {
             finding.wish = wish;
+            finding.sync = sync;
         }
         self.send(finding, question);
     }
@@ -417,7 +418,8 @@ impl Desk {
         let at = (self.now)();
         let result = match question {
             Question::Heads(place) => {
-                Ok(Answer::Heads(Look { at, found: self.reader.heads(place).await, answers: None }))
+                let found = self.reader.heads(place).await;
+                Ok(Answer::Heads(Look { at, found, answers: None, asked: None }))
             }
             Question::Relevant { branch, head, interest } => {
                 self.reader.relevant(branch, head, interest).await.map(Answer::Relevant)
@@ -447,8 +449,9 @@ impl Desk {
             let mut findings = locked(&self.findings);
             let finding = findings.entry(question).or_insert_with(Finding::empty);
             let (wish, sync) = (finding.wish.take(), finding.sync.take());
-            if let Answer::Image(look) = &mut answer {
-                look.asked = sync;
+            if let Answer::Image(image::Look { asked, .. }) | Answer::Heads(Look { asked, .. }) = &mut answer
+            {
+                *asked = sync;
             }
             if let Answer::Heads(look) = &mut answer {
                 look.answers = match (&look.found, &finding.answer) {
@@ -555,11 +558,11 @@ mod tests {
         let place = place();
         let layer = |name: &str| Waiting::Layer { namespace: "default".to_owned(), name: name.to_owned() };
         let ends = |found: Result<Heads, String>| {
-            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
+            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None, asked: None };
             desk.found(Question::Heads(place.clone()), Answer::Heads(look));
         };
         let failed = || Err("connection refused".to_owned());
-        desk.look_again(&place, None);
+        desk.look_again(&place, None, None);
         assert_eq!(desk.latest(&place, "1", layer("a")), None);
         ends(Ok(Heads::default()));
         assert_eq!(desk.latest(&place, "1", layer("a")), None, "that one was under way before");
@@ -570,7 +573,7 @@ mod tests {
         ends(Ok(Heads::default()));
         assert_eq!(desk.latest(&place, "1", layer("b")), Some(Ok(Heads::default())));
         // Looks that others ask for change nothing about that; a new wish does.
-        desk.look_again(&place, None);
+        desk.look_again(&place, None, None);
         assert_eq!(desk.latest(&place, "1", layer("a")), Some(Ok(Heads::default())));
         assert_eq!(desk.latest(&place, "2", layer("a")), None);
     }
@@ -581,19 +584,19 @@ mod tests {
         let place = place();
         let wish = |second| Some(Timestamp::from_second(second).unwrap());
         let end = |found: Result<Heads, String>| {
-            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None };
+            let look = Look { at: Timestamp::UNIX_EPOCH, found, answers: None, asked: None };
             desk.found(Question::Heads(place.clone()), Answer::Heads(look));
             desk.look(&place).0.unwrap().answers
         };
-        desk.look_again(&place, wish(1));
+        desk.look_again(&place, wish(1), None);
         // This one came while the look was under way.
-        desk.look_again(&place, wish(2));
+        desk.look_again(&place, wish(2), None);
         assert_eq!(end(Ok(Heads::default())), wish(1));
-        desk.look_again(&place, wish(2));
+        desk.look_again(&place, wish(2), None);
         assert_eq!(end(Err("connection refused".to_owned())), wish(1), "a failure answers nothing");
-        desk.look_again(&place, wish(2));
+        desk.look_again(&place, wish(2), None);
         assert_eq!(end(Ok(Heads::default())), wish(2));
-        desk.look_again(&place, None);
+        desk.look_again(&place, None, None);
         assert_eq!(end(Err("connection refused".to_owned())), wish(2), "what was answered stays so");
     }
 }

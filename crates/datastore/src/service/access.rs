@@ -103,16 +103,17 @@ pub(crate) fn permit(
 /// What people can ask for through the HTTP service. It makes nothing that a run could rest on, and forgets nothing.
 fn permit_server(operation: &Operation) -> Result<(), Denied> {
     match operation {
-        Operation::ArtefactRead(_, Artefact::PlanJson | Artefact::PlanText | Artefact::Result)
+        // Whoever may see a state may see its outputs; what is sensitive of both is withheld by the same rule.
+        Operation::ArtefactRead(
+            _,
+            Artefact::PlanJson | Artefact::PlanText | Artefact::Outputs | Artefact::Result,
+        )
         | Operation::LogRead
         | Operation::StateRead(_)
         | Operation::StateChange(_)
         | Operation::StateAdminister
         | Operation::AuditRead => Ok(()),
-        Operation::ArtefactRead(
-            _,
-            Artefact::Spec | Artefact::Plan | Artefact::Outputs | Artefact::Inputs,
-        )
+        Operation::ArtefactRead(_, Artefact::Spec | Artefact::Plan | Artefact::Inputs)
         | Operation::ArtefactWrite(_, _)
         | Operation::BundleRead(_)
         | Operation::BundleWrite
@@ -122,7 +123,7 @@ fn permit_server(operation: &Operation) -> Result<(), Denied> {
         | Operation::RunDelete
         | Operation::LogAppend(_)
         | Operation::AuditAppend => Err(Denied(
-            "the service for people reads logs, plans for people, results and the audit, and works on states; nothing else",
+            "the service for people reads logs, plans for people, outputs, results and the audit, and works on states; nothing else",
         )),
     }
 }
@@ -144,6 +145,7 @@ mod tests {
         let allowed = [
             Operation::ArtefactRead(attempt.clone(), Artefact::PlanJson),
             Operation::ArtefactRead(attempt.clone(), Artefact::PlanText),
+            Operation::ArtefactRead(attempt.clone(), Artefact::Outputs),
             Operation::LogRead,
             Operation::StateRead(state.clone()),
             Operation::StateChange(state),
@@ -153,7 +155,6 @@ mod tests {
         let refused = [
             Operation::ArtefactRead(attempt.clone(), Artefact::Spec),
             Operation::ArtefactRead(attempt.clone(), Artefact::Plan),
-            Operation::ArtefactRead(attempt.clone(), Artefact::Outputs),
             Operation::ArtefactRead(attempt.clone(), Artefact::Inputs),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Spec),
             Operation::ArtefactWrite(attempt.clone(), Artefact::Plan),

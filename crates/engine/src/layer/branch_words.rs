@@ -1,4 +1,4 @@
-//! What a layer says about its branch, where that is not what it was: rewritten, or gone.
+//! What a layer says about its branch or tag, where that is not what it was: rewritten, or gone.
 
 use api::condition::{self, Truth};
 use api::repository::SyncStatus;
@@ -11,6 +11,8 @@ use super::{Observed, Read};
 pub const BRANCH_INTACT: &str = "IsBranchIntact";
 const GONE: &str = "BranchGone";
 const REWRITTEN: &str = "HistoryRewritten";
+/// What the full name of a tag begins with; branches are known by their short one.
+const TAGS: &str = "refs/tags/";
 
 /// `before` is where the branch was when the layer was last told of. A rewritten history is told until the branch goes on from there.
 pub(super) fn tell(seen: &Observed<'_>, before: Option<&CommitId>, conditions: &mut Vec<Condition>) {
@@ -22,19 +24,25 @@ pub(super) fn tell(seen: &Observed<'_>, before: Option<&CommitId>, conditions: &
         let generation = seen.layer.metadata.generation;
         condition::set(conditions, BRANCH_INTACT, Truth::False, reason, words, generation, seen.now);
     };
+    let tag = branch.as_str().strip_prefix(TAGS);
     if is_gone(seen, branch.as_str()) {
+        let followed = tag.map_or_else(|| format!("branch {branch}"), |tag| format!("tag {tag}"));
         let words = format!(
-            "branch {branch} is not in the repository any more; what is applied stays, and nothing new comes until it is back or spec.branch names another"
+            "{followed} is not in the repository any more; what is applied stays, and nothing new comes until it is back or spec.branch names another"
         );
         set(GONE, &words);
         return;
     }
     if let Some(left) = &source.left {
-        let words = format!(
-            "the history of branch {branch} was rewritten: {} was its newest commit and is no part of it any more, now it is at {}",
-            left.short(),
-            source.head.short()
-        );
+        let (left, head) = (left.short(), source.head.short());
+        let words = match tag {
+            Some(tag) => format!(
+                "tag {tag} was moved: it was at {left}, and now it is at {head}, which that is no part of"
+            ),
+            None => format!(
+                "the history of branch {branch} was rewritten: {left} was its newest commit and is no part of it any more, now it is at {head}"
+            ),
+        };
         set(REWRITTEN, &words);
         return;
     }

@@ -46,11 +46,16 @@ pub(super) struct Plan<'a> {
 
 impl<'a> History<'a> {
     pub(super) fn of(seen: &Observed<'a>) -> Self {
-        let mut newest_first: Vec<&TerraformRun> = seen.runs.iter().collect();
         let relevant = match &seen.source {
             Read::Present(Ok(source)) => Some(&source.relevant),
             Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
         };
+        Self { inputs: known_inputs(seen).cloned(), ..Self::of_runs(seen.runs, relevant) }
+    }
+
+    /// What the runs themselves say, where nothing is known of what the layer gives to its code now.
+    pub(super) fn of_runs(runs: &'a [TerraformRun], relevant: Option<&CommitId>) -> Self {
+        let mut newest_first: Vec<&TerraformRun> = runs.iter().collect();
         newest_first.sort_by_cached_key(|run| {
             let created = run.metadata.creation_timestamp.as_ref().map(|t| t.0);
             std::cmp::Reverse((
@@ -78,8 +83,7 @@ impl<'a> History<'a> {
             .copied()
             .find(|run| is_acceptance(run))
             .filter(|run| in_place.is_none_or(|in_place| ended(run) >= ended(in_place)));
-        let inputs = known_inputs(seen).cloned();
-        Self { inputs, newest_first, active, plan, apply, look, accepted, in_place }
+        Self { inputs: None, newest_first, active, plan, apply, look, accepted, in_place }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {

@@ -46,7 +46,7 @@ pub use need::{APPLYING, PLANNING};
 use history::History;
 pub use history::is_terminal;
 use need::{Need, Standing, hold, unknown};
-pub use outputs::gives_outputs;
+pub use outputs::{gives_outputs, kept_outputs};
 pub use policy::bytes_kept;
 use refused::Heeded;
 pub use refused::Refusal;

@@ -20,7 +20,15 @@ const WRITTEN: &str = "OutputsWritten";
 /// The run whose outputs are those of what is in place: the last that made code and infrastructure equal, or accepted drift since. Of a
 /// script it is the run of the script itself: a plan that finds nothing to do does not know what the script has printed.
 pub fn gives_outputs(seen: &Observed<'_>) -> Giver {
-    let history = History::of(seen);
+    giver(&History::of(seen))
+}
+
+/// The same for whoever knows no more than the runs of this incarnation of the layer. O(runs · log).
+pub fn kept_outputs(runs: &[TerraformRun]) -> Giver {
+    giver(&History::of_runs(runs, None))
+}
+
+fn giver(history: &History<'_>) -> Giver {
     let in_place = history.in_place.map(|run| history.script_run(run).unwrap_or(run));
     let Some(run) = history.accepted.or(in_place) else { return Giver::Nobody };
     if !run.spec.outputs {

@@ -83,3 +83,18 @@ fn a_branch_that_is_gone_is_told_and_what_is_applied_stays() {
     branch_is(&mut world, false, false);
     assert_eq!(told(&mut world), (None, false));
 }
+
+#[test]
+fn a_tag_that_moved_elsewhere_or_is_gone_is_told_as_a_tag() {
+    let mut world = in_place();
+    world.layer.spec.branch = Some("refs/tags/v1".parse().unwrap());
+    moves(&mut world, 'b', Some(commit('a')));
+    let words = "False HistoryRewritten: tag v1 was moved: it was at aaaaaaa, and now it is at bbbbbbb, which that is no part of";
+    assert_eq!(told(&mut world), (Some(words.to_owned()), true));
+    assert_eq!(world.active_action(), Some(Action::Plan));
+    moves(&mut world, 'b', None);
+    branch_is(&mut world, true, false);
+    world.repository.as_mut().unwrap().status.as_mut().unwrap().branches[0].name = "refs/tags/v1".to_owned();
+    let (words, _) = told(&mut world);
+    assert!(words.unwrap().starts_with("False BranchGone: tag v1 is not in the repository any more"));
+}

@@ -7,7 +7,7 @@ use crate::world::{commit, settings, world};
 use api::condition;
 use api::repository::{LayerCounts, RepositoryState};
 use api::text::RefName;
-use api::{TerraformRepository, TerraformRepositoryStatus};
+use api::{TerraformRepository, TerraformRepositoryStatus, annotation};
 use engine::repository::{Decision, Effect, Heads, Look, Observed, count, decide};
 use engine::{Settings, Wake, later};
 use jiff::Timestamp;
@@ -56,7 +56,7 @@ impl Scene {
                 refs: names.iter().map(|name| ((*name).to_owned(), commit('a'))).collect(),
             })
             .map_err(str::to_owned);
-        self.look = Some(Look { at: self.now, found, answers: None });
+        self.look = Some(Look { at: self.now, found, answers: None, asked: None });
     }
 
     fn status(&self) -> &TerraformRepositoryStatus {
@@ -76,7 +76,7 @@ impl Scene {
 #[test]
 fn it_is_unknown_and_reconciling_until_it_was_looked_at() {
     let mut scene = scene();
-    assert_eq!(scene.step().effects, [Effect::Look { answers: None }]);
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None, asked: None }]);
     assert_eq!(scene.ready(), ("Unknown", "NotLooked"));
     assert!(scene.holds("Reconciling") && !scene.holds("Stalled"));
     scene.found(Ok(&["refs/heads/main"]));
@@ -158,10 +158,41 @@ fn a_missing_branch_is_named_and_a_suspended_repository_is_left_alone() {
 }
 
 #[test]
+fn a_person_who_asks_for_a_look_gets_one_now_and_is_told() {
+    let mut scene = scene();
+    scene.found(Ok(&["refs/heads/main"]));
+    assert!(scene.step().effects.is_empty(), "it was looked at a moment ago");
+    let ask = |scene: &mut Scene, text: &str| {
+        let annotations = scene.repository.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation::SYNC.to_owned(), text.to_owned());
+    };
+    ask(&mut scene, "1");
+    let looks = [Effect::Look { answers: None, asked: Some("1".to_owned()) }];
+    assert_eq!(scene.step().effects, looks);
+    // One that was under way before may have missed what this is about.
+    scene.found(Ok(&["refs/heads/main"]));
+    assert_eq!(scene.step().effects, looks);
+    assert_eq!(scene.status().last_sync, None);
+    // It is answered by one that fails too, and then the poll goes on.
+    scene.found(Err("connection refused"));
+    scene.look.as_mut().unwrap().asked = Some("1".to_owned());
+    let answered = scene.step();
+    assert_eq!((answered.effects, scene.status().last_sync.as_deref()), (Vec::new(), Some("1")));
+    // A later look, and another process, know it from the status.
+    scene.found(Ok(&["refs/heads/main"]));
+    assert!(scene.step().effects.is_empty());
+    ask(&mut scene, "2");
+    scene.repository.spec.suspend = true;
+    assert!(scene.step().effects.is_empty(), "nobody looks at a suspended one");
+    scene.repository.spec.suspend = false;
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None, asked: Some("2".to_owned()) }]);
+}
+
+#[test]
 fn layers_are_counted_when_the_repository_is_looked_at_and_not_between() {
     let mut scene = scene();
     scene.layers = LayerCounts { total: 2, ready: 1, drifted: 0, failed: 1 };
-    assert_eq!(scene.step().effects, [Effect::Look { answers: None }]);
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None, asked: None }]);
     scene.found(Ok(&["refs/heads/main"]));
     let settled = scene.step();
     assert_eq!(settled.status.layers, Some(scene.layers));
@@ -173,7 +204,7 @@ fn layers_are_counted_when_the_repository_is_looked_at_and_not_between() {
     let next = scene.step();
     assert_eq!(
         (next.effects, next.status.layers),
-        (vec![Effect::Look { answers: None }], Some(scene.layers))
+        (vec![Effect::Look { answers: None, asked: None }], Some(scene.layers))
     );
 }
 

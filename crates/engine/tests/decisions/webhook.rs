@@ -105,12 +105,13 @@ impl Scene {
         });
         self.repository.status = Some(decision.status);
         self.wake = decision.wake;
-        for Effect::Look { answers } in decision.effects {
+        for Effect::Look { answers, asked } in decision.effects {
             let refs = BTreeMap::from([(MAIN.to_owned(), commit(self.head))]);
             let heads = Heads { default_branch: None, refs };
             let found = if self.reachable { Ok(heads) } else { Err("connection refused".to_owned()) };
             // It sees what is there when it begins, and takes a while.
-            self.looking = Some((Look { at: now, found, answers }, later(now, Duration::from_millis(1500))));
+            self.looking =
+                Some((Look { at: now, found, answers, asked }, later(now, Duration::from_millis(1500))));
             self.looks += 1;
         }
     }

@@ -75,7 +75,9 @@ pub(crate) async fn log_text(
     may: May<GetLog>,
     part: &Part,
 ) -> Result<Response, Refusal> {
-    let reading = Reading::begin(service, may, part).await?;
+    let mut reading = Reading::begin(service, may, part).await?;
+    // Once an answer has begun, there is no other way to say that nothing can be read than to break it off.
+    reading.open().await?;
     // An error in mid-stream ends the connection without its last chunk, which the reader notices.
     let stream = futures::stream::try_unfold(reading, Reading::next).map_err(std::io::Error::other);
     let headers = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
@@ -250,6 +252,18 @@ impl Reading {
         Ok(Self { service, person, namespace, name, attempt, offset, open: None, last })
     }
 
+    /// Asks for what comes next, where there is an attempt and it was not asked for yet.
+    async fn open(&mut self) -> Result<(), Refusal> {
+        let Some(attempt) = self.attempt.as_ref().filter(|_| self.open.is_none()) else { return Ok(()) };
+        let path = format!("/v1/runs/{attempt}/log?offset={}&follow={}", self.offset, !self.last);
+        let answer = self.service.fetch(&self.person, path).await?;
+        if !answer.status().is_success() {
+            return Err(Refusal::Unavailable(format!("the datastore answered {}", answer.status())));
+        }
+        self.open = Some(answer.bytes_stream().boxed());
+        Ok(())
+    }
+
     pub(crate) async fn next(mut self) -> Result<Option<(Bytes, Self)>, Refusal> {
         loop {
             let Some(attempt) = &self.attempt else {
@@ -261,12 +275,7 @@ impl Reading {
                 continue;
             };
             let Some(stream) = self.open.as_mut() else {
-                let path = format!("/v1/runs/{attempt}/log?offset={}&follow={}", self.offset, !self.last);
-                let answer = self.service.fetch(&self.person, path).await?;
-                if !answer.status().is_success() {
-                    return Err(Refusal::Unavailable(format!("the datastore answered {}", answer.status())));
-                }
-                self.open = Some(answer.bytes_stream().boxed());
+                self.open().await?;
                 continue;
             };
             let piece = tokio::select! {

@@ -5,20 +5,26 @@ use std::sync::Arc;
 
 use api::service::subresource;
 use api::text::Sha256;
+use api::{TerraformLayer, TerraformRun};
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use datastore::client::Relay;
+use datastore::{Artefact, Attempt};
+use engine::outputs::Giver;
 use futures::StreamExt;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use reqwest::Method;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::answers::Asked;
 use crate::may::{GetLayer, GetOutputs, GetState, May, UpdateState};
-use crate::person::Right;
+use crate::person::{Person, Right};
 use crate::{Refusal, Service};
 
 /// A state larger than this is not searched for outputs.
@@ -83,12 +89,17 @@ pub(crate) async fn shown_outputs(
         let right = Right { verb, resource, subresource, namespace: &namespace, name: &name };
         service.check(&person, right).await?;
     }
-    let id = service.state_id(&namespace, &name).await?;
-    let answer = service.fetch(&person, format!("/v1/state/{id}")).await?;
-    let found = match answer.status() {
-        StatusCode::OK => read_outputs(answer).await?,
-        StatusCode::NO_CONTENT => BTreeMap::new(),
-        other => return Err(Refusal::Unavailable(format!("the datastore answered {other}"))),
+    let layer = service.layer(&namespace, &name).await?;
+    let found = match kept(&layer) {
+        Kept::Here(id) => {
+            let answer = service.fetch(&person, format!("/v1/state/{id}")).await?;
+            match answer.status() {
+                StatusCode::OK => read_outputs(answer).await?,
+                StatusCode::NO_CONTENT => BTreeMap::new(),
+                other => return Err(Refusal::Unavailable(format!("the datastore answered {other}"))),
+            }
+        }
+        Kept::Elsewhere(place) => service.kept_outputs(&person, &layer, &place).await?,
     };
     let shown: BTreeMap<String, Output> = found
         .into_iter()
@@ -98,7 +109,12 @@ pub(crate) async fn shown_outputs(
 }
 
 async fn read_outputs(answer: reqwest::Response) -> Result<BTreeMap<String, Output>, Refusal> {
-    let broken = |why: String| Refusal::Unavailable(format!("the state could not be read: {why}"));
+    let state: Outputs = read_json(answer, "the state").await?;
+    Ok(state.outputs)
+}
+
+async fn read_json<T: DeserializeOwned>(answer: reqwest::Response, what: &str) -> Result<T, Refusal> {
+    let broken = |why: String| Refusal::Unavailable(format!("{what} could not be read: {why}"));
     let mut content = Vec::new();
     let mut stream = answer.bytes_stream();
     while let Some(piece) = stream.next().await {
@@ -108,9 +124,45 @@ async fn read_outputs(answer: reqwest::Response) -> Result<BTreeMap<String, Outp
         }
     }
     // The parser's own words could quote a value; the place is enough.
-    let state: Outputs = serde_json::from_slice(&content)
-        .map_err(|error| broken(format!("line {} column {} is no state", error.line(), error.column())))?;
-    Ok(state.outputs)
+    serde_json::from_slice(&content).map_err(|error| {
+        broken(format!("line {} column {} is not as expected", error.line(), error.column()))
+    })
+}
+
+/// Where a layer's state is.
+enum Kept {
+    /// In the datastore, under this name.
+    Here(Sha256),
+    Elsewhere(Place),
+}
+
+/// A state that a backend of the layer or of its code keeps.
+pub(crate) struct Place {
+    layer: String,
+    /// The backend in words, without credentials.
+    backend: String,
+    /// Who changes it holds the lease of this name.
+    pub(crate) sha256: Sha256,
+}
+
+impl Place {
+    /// What happened, and what to do there instead.
+    pub(crate) fn says(&self, advice: &str) -> String {
+        format!("the state of layer {} is kept by {} and not by Terrane; {advice}", self.layer, self.backend)
+    }
+}
+
+/// What the newest plan found; before the first one, where Terrane would keep it.
+fn kept(layer: &TerraformLayer) -> Kept {
+    let known = layer.status.as_ref().and_then(|status| status.state_identity.as_ref());
+    match known.filter(|known| !known.is_kept_here()) {
+        None => Kept::Here(engine::layer::state_of(layer)),
+        Some(away) => Kept::Elsewhere(Place {
+            layer: format!("{}/{}", layer.namespace().unwrap_or_default(), layer.name_any()),
+            backend: away.backend.clone(),
+            sha256: away.sha256.clone(),
+        }),
+    }
 }
 
 fn masked(output: Output) -> Output {
@@ -126,18 +178,18 @@ fn masked(output: Output) -> Output {
 )]
 pub(crate) async fn state(may: May<GetState>, State(service): Shared) -> Result<Response, Refusal> {
     let May { person, namespace, name, .. } = may;
-    let id = service.state_id(&namespace, &name).await?;
+    let id = service.state_kept_here(&namespace, &name).await?.map_err(|place| {
+        Refusal::NotFound(place.says(&format!(
+            "read it there, as with `terraform state pull` in a checkout of its code. What Terrane kept of one before is listed by `terrane state versions {name}`"
+        )))
+    })?;
     let answer = service.fetch(&person, format!("/v1/state/{id}")).await?;
     if answer.status() == StatusCode::NO_CONTENT {
-        return Err(no_state(&namespace, &name));
+        return Err(Refusal::NotFound(format!(
+            "Terrane keeps no state of layer {namespace}/{name}: nothing was applied yet"
+        )));
     }
     Ok(as_json(pass(answer).await))
-}
-
-fn no_state(namespace: &str, name: &str) -> Refusal {
-    Refusal::NotFound(format!(
-        "Terrane keeps no state of layer {namespace}/{name}: nothing was applied yet, or its code names a backend of its own"
-    ))
 }
 
 /// Replace the state by one that follows it
@@ -166,7 +218,11 @@ pub(crate) async fn state_put(
                 datastore::header::SHA256
             ))
         })?;
-    let id = service.state_id(&namespace, &name).await?;
+    let id = service.state_kept_here(&namespace, &name).await?.map_err(|place| {
+        Refusal::Conflict(
+            place.says("push it there, as with `terraform state push` in a checkout of its code"),
+        )
+    })?;
     let relay = Relay {
         method: Method::POST,
         path: format!("/v1/state/{id}?namespace={namespace}"),
@@ -196,8 +252,22 @@ fn locked(holder: &Value) -> String {
 )]
 pub(crate) async fn versions(may: May<GetLayer>, State(service): Shared) -> Result<Response, Refusal> {
     let May { person, namespace, name, .. } = may;
-    let id = service.state_id(&namespace, &name).await?;
-    Ok(pass(service.fetch(&person, format!("/v1/state/{id}/versions")).await?).await)
+    let layer = service.layer(&namespace, &name).await?;
+    let id = engine::layer::state_of(&layer);
+    let answer = service.fetch(&person, format!("/v1/state/{id}/versions")).await?;
+    // Of a state that has moved away what was kept before can still be read.
+    match kept(&layer) {
+        Kept::Elsewhere(place) if answer.status().is_success() => {
+            let steps: Vec<Value> = read_json(answer, "the versions").await?;
+            if steps.is_empty() {
+                return Err(Refusal::NotFound(
+                    place.says("what came before, that backend knows, if it keeps it"),
+                ));
+            }
+            Ok(axum::Json(steps).into_response())
+        }
+        Kept::Elsewhere(_) | Kept::Here(_) => Ok(pass(answer).await),
+    }
 }
 
 /// One version of the state
@@ -217,7 +287,7 @@ pub(crate) async fn version(
     let version: u64 = version
         .parse()
         .map_err(|_| Refusal::NotFound(format!("versions of states are numbers, and {version} is none")))?;
-    let id = service.state_id(&namespace, &name).await?;
+    let id = engine::layer::state_of(&service.layer(&namespace, &name).await?);
     let answer = service.fetch(&person, format!("/v1/state/{id}/versions/{version}")).await?;
     if answer.status() == StatusCode::NOT_FOUND {
         return Err(Refusal::NotFound(format!(
@@ -239,15 +309,63 @@ pub(crate) async fn version(
 )]
 pub(crate) async fn lock(may: May<GetLayer>, State(service): Shared) -> Result<Response, Refusal> {
     let May { person, namespace, name, .. } = may;
-    let id = service.state_id(&namespace, &name).await?;
+    let id = match service.state_kept_here(&namespace, &name).await? {
+        Ok(id) => id,
+        Err(place) => {
+            return Err(Refusal::NotFound(service.held_elsewhere(&namespace, &name, &place).await?));
+        }
+    };
     Ok(pass(service.fetch(&person, format!("/v1/state/{id}/lock")).await?).await)
 }
 
 impl Service {
-    /// Under which name the datastore keeps a layer's state.
-    pub(crate) async fn state_id(&self, namespace: &str, name: &str) -> Result<Sha256, Refusal> {
-        let layer = self.layer(namespace, name).await?;
-        Ok(engine::layer::state_of(&layer))
+    /// Under which name the datastore keeps a layer's state; or where that is kept instead.
+    pub(crate) async fn state_kept_here(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Result<Sha256, Place>, Refusal> {
+        Ok(match kept(&self.layer(namespace, name).await?) {
+            Kept::Here(id) => Ok(id),
+            Kept::Elsewhere(place) => Err(place),
+        })
+    }
+
+    /// What the run that made infrastructure and code equal kept of the outputs. O(runs of the namespace).
+    async fn kept_outputs(
+        &self,
+        person: &Person,
+        layer: &TerraformLayer,
+        place: &Place,
+    ) -> Result<BTreeMap<String, Output>, Refusal> {
+        let uid = layer.uid().unwrap_or_default();
+        let of_layer = ListParams::default().fields(&format!("spec.layer.name={}", layer.name_any()));
+        let mut runs =
+            Api::<TerraformRun>::namespaced(self.client.clone(), &layer.namespace().unwrap_or_default())
+                .list(&of_layer)
+                .await
+                .map_err(|error| Refusal::api("list runs", &error))?
+                .items;
+        runs.retain(|run| run.spec.layer.uid == uid);
+        let (run, uid, attempt) = match engine::layer::kept_outputs(&runs) {
+            Giver::Run { name, uid, attempt } => (name, uid, attempt),
+            Giver::Forgetful | Giver::Nobody => {
+                return Err(Refusal::NotFound(place.says(
+                    "no run was asked to keep the outputs: spec.writeOutputsTo has runs keep them, or read them there, as with `terraform output` in a checkout of its code",
+                )));
+            }
+        };
+        let attempt = Attempt::new(uid, attempt).map_err(|error| Refusal::Unavailable(error.to_string()))?;
+        let path = format!("/v1/runs/{attempt}/{}", Artefact::Outputs.name());
+        let answer = self.fetch(person, path).await?;
+        match answer.status() {
+            StatusCode::OK => read_json(answer, "what a run kept of the outputs").await,
+            StatusCode::NOT_FOUND => Err(Refusal::NotFound(place.says(&format!(
+                "run {run} kept no outputs; its log says why, and `terrane sync {}` lets another one try",
+                layer.name_any()
+            )))),
+            other => Err(Refusal::Unavailable(format!("the datastore answered {other}"))),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::IntoParams;
 
-use super::states::pass;
+use super::states::{Place, pass};
 use crate::answers::Asked;
 use crate::may::{May, UpdateState};
 use crate::{Refusal, Service};
@@ -43,7 +43,12 @@ pub(crate) async fn unlock(
     Asked(held): Asked<Held>,
 ) -> Result<Response, Refusal> {
     let May { person, namespace, name, .. } = may;
-    let state = service.state_id(&namespace, &name).await?;
+    let state = match service.state_kept_here(&namespace, &name).await? {
+        Ok(state) => state,
+        Err(place) => {
+            return Err(Refusal::Conflict(service.held_elsewhere(&namespace, &name, &place).await?));
+        }
+    };
     if let Some(worker) = service.worker(&namespace, &state).await? {
         let lock = service.fetch(&person, format!("/v1/state/{state}/lock")).await?;
         let lock: Value = lock.json().await.unwrap_or_default();
@@ -66,6 +71,20 @@ pub(crate) async fn unlock(
 }
 
 impl Service {
+    /// What there is to say of a lock that another backend keeps. Nobody is told to break one that a run of ours may hold.
+    pub(super) async fn held_elsewhere(
+        &self,
+        namespace: &str,
+        name: &str,
+        place: &Place,
+    ) -> Result<String, Refusal> {
+        let advice = match self.worker(namespace, &place.sha256).await? {
+            Some(worker) => format!("{worker} is at work on it; `terrane cancel {name}` asks it to stop"),
+            None => "so are its locks: the log of a run that finds it locked says by whom, and `terraform force-unlock ID` in a checkout of its code releases one that was left behind".to_owned(),
+        };
+        Ok(place.says(&advice))
+    }
+
     /// Who may change this state now, in words: a run that has not ended, or a pod of one that is gone.
     async fn worker(&self, namespace: &str, state: &api::text::Sha256) -> Result<Option<String>, Refusal> {
         if let Some(run) = self.mutating_run(namespace, state).await? {

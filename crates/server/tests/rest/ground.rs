@@ -166,6 +166,12 @@ impl Ground {
         self.replica = started(&self.server, client, |client| client, self.deliveries.clone());
     }
 
+    /// The service begins anew, and this is its datastore.
+    pub fn restart_beside(&mut self, datastore: datastore::Client) {
+        let deliveries = self.deliveries.clone();
+        self.replica = beside(&self.server, self.client.clone(), |client| client, deliveries, datastore);
+    }
+
     /// The same, and whatever it asks of the API, in whoever's name, goes through what this makes of a client.
     pub fn restart_through(&mut self, through: impl Fn(Client) -> Client + Send + Sync + 'static) {
         let client = through(self.client.clone());
@@ -330,6 +336,18 @@ fn started(
     through: impl Fn(Client) -> Client + Send + Sync + 'static,
     deliveries: Deliveries,
 ) -> Replica {
+    // Nobody listens there: what needs the datastore says so.
+    let datastore = datastore::Client::new("http://127.0.0.1:1", TokenSource::File("none".into())).unwrap();
+    beside(server, client, through, deliveries, datastore.with_patience(std::time::Duration::ZERO))
+}
+
+fn beside(
+    server: &Server,
+    client: Client,
+    through: impl Fn(Client) -> Client + Send + Sync + 'static,
+    deliveries: Deliveries,
+    datastore: datastore::Client,
+) -> Replica {
     let administrator = through(server.client(Identity::administrator()));
     let bare = through(Client::new(server.front(), "default"));
     let clients = server.clients();
@@ -341,13 +359,11 @@ fn started(
             through(clients(Identity::new(user, [MASTERS_GROUP, AUTHENTICATED_GROUP])))
         }),
     };
-    // Nobody listens there: what needs the datastore says so.
-    let datastore = datastore::Client::new("http://127.0.0.1:1", TokenSource::File("none".into())).unwrap();
     let (router, keeping) = server::service(Options {
         client,
         bare,
         reviews: Reviews::Cluster,
-        datastore: datastore.with_patience(std::time::Duration::ZERO),
+        datastore,
         local: Some(local),
         deliveries,
     });

@@ -5,6 +5,8 @@
 mod access;
 mod bad_input;
 mod crowds;
+mod elsewhere;
+mod empty_handed;
 mod ground;
 mod lists;
 mod login;

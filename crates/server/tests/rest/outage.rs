@@ -77,7 +77,7 @@ impl Outage {
 }
 
 /// A request that would be done if the API were there.
-fn good(method: &Method, path: &str) -> Call {
+pub fn good(method: &Method, path: &str) -> Call {
     let query = |place: String, more: &str| match place.contains('?') {
         true => format!("{place}&{more}"),
         false => format!("{place}?{more}"),
@@ -122,7 +122,7 @@ const FROM_MEMORY: [&str; 7] = [
     "/tfstacks/templates",
 ];
 
-fn is_away(answer: &Answer) -> Result<(), String> {
+pub fn is_away(answer: &Answer) -> Result<(), String> {
     let problem: Value = serde_json::from_str(&answer.text).map_err(|error| error.to_string())?;
     let detail = problem["detail"].as_str().unwrap_or_default();
     let is_problem = answer.header("content-type") == "application/problem+json"

@@ -24,19 +24,27 @@ pub(crate) async fn run(options: Cancel) -> anyhow::Result<()> {
         Some(run) => vec![run],
         None => open_runs_of(&client, &runs, &namespace, name).await?,
     };
+    let mut canceled = Vec::new();
     for run in targets {
         let name = run.name_any();
         let wish =
             json!({ "metadata": { "annotations": { annotation::CANCEL: Timestamp::now().to_string() } } });
-        let canceled = runs
+        let asked = runs
             .patch(&name, &PatchParams::default(), &Patch::Merge(wish))
             .await
             .with_context(|| format!("cancel run {namespace}/{name}"))?;
-        let runs_now = run.status.is_some_and(|status| status.runner_pod.is_some());
-        let what = if runs_now { "is asked to stop; it may first save its state" } else { "will not start" };
-        render::object(options.shape.output, &canceled, || format!("{name} {what}"))?;
+        canceled.push(asked);
     }
-    Ok(())
+    match canceled.as_slice() {
+        [one] => render::object(options.shape.output, one, || told(one)),
+        several => render::deeds(options.shape.output, several, render::name_of, told),
+    }
+}
+
+fn told(run: &TerraformRun) -> String {
+    let runs_now = run.status.as_ref().is_some_and(|status| status.runner_pod.is_some());
+    let what = if runs_now { "is asked to stop; it may first save its state" } else { "will not start" };
+    format!("{} {what}", run.name_any())
 }
 
 async fn open_runs_of(

@@ -66,7 +66,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 }
 
 /// As kubectl takes them too: `layer/app` and `layer app` are the same.
-fn in_one_word(object: &str, name: Option<&str>) -> String {
+pub(super) fn in_one_word(object: &str, name: Option<&str>) -> String {
     name.map_or_else(|| object.to_owned(), |name| format!("{object}/{name}"))
 }
 

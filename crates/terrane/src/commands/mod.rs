@@ -41,7 +41,7 @@ pub(crate) mod wait;
 mod watching;
 
 use anyhow::Context;
-use api::TerraformLayer;
+use api::{TerraformLayer, TerraformRepository};
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -114,4 +114,14 @@ async fn layer(client: &Client, namespace: &str, name: &str) -> anyhow::Result<T
         return Ok(layer);
     }
     Err(missing(&api, namespace, "layer", name).await)
+}
+
+/// One repository, or an error that names a similar one.
+async fn repository(client: &Client, namespace: &str, name: &str) -> anyhow::Result<TerraformRepository> {
+    let api = Api::<TerraformRepository>::namespaced(client.clone(), namespace);
+    let found = api.get_opt(name).await;
+    match found.with_context(|| format!("read repository {namespace}/{name}"))? {
+        Some(repository) => Ok(repository),
+        None => Err(missing(&api, namespace, "repository", name).await),
+    }
 }

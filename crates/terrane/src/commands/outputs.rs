@@ -14,7 +14,7 @@ use crate::arguments::{Output, Reach};
 pub(crate) struct Options {
     /// The layer
     layer: String,
-    /// Only this output: its bare value
+    /// Only this output: its bare value, or with -o json or yaml its value as such
     name: Option<String>,
     /// Show sensitive values too; needs the right to read the state
     #[arg(long)]
@@ -41,8 +41,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             let known: Vec<&str> = outputs.keys().map(String::as_str).collect();
             bail!("layer {namespace}/{layer} has no output {name}; it has: {}", list(&known));
         };
-        println!("{}", bare(&value(output)));
-        return Ok(());
+        return print_one(options.output, name, &value(output));
     }
     match options.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&outputs)?),
@@ -55,6 +54,16 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             let rows = outputs.iter().map(|(name, output)| vec![name.clone(), bare(&value(output))]);
             println!("{}", render::table(&["NAME", "VALUE"], rows).trim_fmt());
         }
+    }
+    Ok(())
+}
+
+fn print_one(output: Output, name: &str, value: &Value) -> anyhow::Result<()> {
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(value)?),
+        Output::Yaml => print!("{}", serde_saphyr::to_string(value)?),
+        Output::Name => println!("{name}"),
+        Output::Table | Output::Wide => println!("{}", bare(value)),
     }
     Ok(())
 }

@@ -18,11 +18,42 @@ pub(super) fn object<K>(
 where
     K: Resource<DynamicType = ()> + Serialize,
 {
+    deed(format, object, &name_of(object), sentence)
+}
+
+/// As `-o name` prints it.
+pub(super) fn name_of<K: Resource<DynamicType = ()>>(object: &K) -> String {
+    format!("{}/{}", K::plural(&()), object.name_any())
+}
+
+/// Prints what was done in the wished form, or a sentence about it. `name` is what `-o name` prints.
+pub(super) fn deed(
+    format: Option<Format>,
+    deed: &impl Serialize,
+    name: &str,
+    sentence: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
     match format {
         None => println!("{}", sentence()),
-        Some(Format::Json) => println!("{}", serde_json::to_string_pretty(object)?),
-        Some(Format::Yaml) => print!("{}", serde_saphyr::to_string(object)?),
-        Some(Format::Name) => println!("{}/{}", K::plural(&()), object.name_any()),
+        Some(Format::Json) => println!("{}", serde_json::to_string_pretty(deed)?),
+        Some(Format::Yaml) => print!("{}", serde_saphyr::to_string(deed)?),
+        Some(Format::Name) => println!("{name}"),
+    }
+    Ok(())
+}
+
+/// The same of several, which are one document.
+pub(super) fn deeds<T: Serialize>(
+    format: Option<Format>,
+    deeds: &[T],
+    name: impl Fn(&T) -> String,
+    sentence: impl Fn(&T) -> String,
+) -> anyhow::Result<()> {
+    match format {
+        None => deeds.iter().for_each(|one| println!("{}", sentence(one))),
+        Some(Format::Json) => println!("{}", serde_json::to_string_pretty(deeds)?),
+        Some(Format::Yaml) => print!("{}", serde_saphyr::to_string(&deeds)?),
+        Some(Format::Name) => deeds.iter().for_each(|one| println!("{}", name(one))),
     }
     Ok(())
 }

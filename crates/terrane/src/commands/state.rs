@@ -8,11 +8,12 @@ use clap::{Args, Subcommand};
 use datastore::service::{Lock, Step};
 use http::Method;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::service::{Call, Service};
 use super::{Connection, get, render};
-use crate::arguments::{Output, Reach};
+use crate::arguments::{Format, Output, Reach};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -23,15 +24,15 @@ pub(crate) struct Options {
 #[derive(Subcommand, Debug)]
 enum Verb {
     /// List the addresses of the resources in the state
-    List(Whose),
+    List(Listed),
     /// Show one resource of the state
     Show {
         #[command(flatten)]
-        whose: Whose,
+        listed: Listed,
         /// The address, such as module.net.local_file.a
         address: String,
     },
-    /// Print the whole state, secrets included
+    /// Print the whole state, secrets included; it is JSON as it is
     Pull {
         #[command(flatten)]
         whose: Whose,
@@ -45,24 +46,30 @@ enum Verb {
         whose: Whose,
         /// The file, or - for standard input
         file: PathBuf,
+        #[command(flatten)]
+        told: Told,
     },
     /// List the versions of the state
-    Versions(Whose),
+    Versions(Listed),
     /// Make an older version the current one, as a new version
     Rollback {
         #[command(flatten)]
         whose: Whose,
         /// The number of the version, as `terrane state versions` lists it
         number: u64,
+        #[command(flatten)]
+        told: Told,
     },
     /// Show who holds the state
-    Locks(Whose),
+    Locks(Listed),
     /// Release a lock that was left behind; refused while a run is at work on the state
     Unlock {
         #[command(flatten)]
         whose: Whose,
         /// The id of the lock, as `terrane state locks` shows it
         id: String,
+        #[command(flatten)]
+        told: Told,
     },
 }
 
@@ -70,24 +77,58 @@ enum Verb {
 struct Whose {
     /// The layer
     layer: String,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
     #[command(flatten)]
     reach: Reach,
 }
 
+/// For verbs that show what there is.
+#[derive(Args, Debug)]
+struct Listed {
+    #[command(flatten)]
+    whose: Whose,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+/// For verbs that change something.
+#[derive(Args, Debug)]
+struct Told {
+    /// Print what was done as data instead of a sentence; name prints the new version, or the lock
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
+}
+
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     match options.verb {
-        Verb::List(whose) => Keeper::of(whose).await?.list().await,
-        Verb::Show { whose, address } => Keeper::of(whose).await?.show(&address).await,
+        Verb::List(Listed { whose, output }) => Keeper::of(whose).await?.list(output).await,
+        Verb::Show { listed: Listed { whose, output }, address } => {
+            Keeper::of(whose).await?.show(&address, output).await
+        }
         Verb::Pull { whose, number } => Keeper::of(whose).await?.pull(number).await,
-        Verb::Push { whose, file } => Keeper::of(whose).await?.push(&file).await,
-        Verb::Versions(whose) => Keeper::of(whose).await?.versions().await,
-        Verb::Rollback { whose, number } => Keeper::of(whose).await?.rollback(number).await,
-        Verb::Locks(whose) => Keeper::of(whose).await?.locks().await,
-        Verb::Unlock { whose, id } => Keeper::of(whose).await?.unlock(&id).await,
+        Verb::Push { whose, file, told } => Keeper::of(whose).await?.push(&file, told).await,
+        Verb::Versions(Listed { whose, output }) => Keeper::of(whose).await?.versions(output).await,
+        Verb::Rollback { whose, number, told } => Keeper::of(whose).await?.rollback(number, told).await,
+        Verb::Locks(Listed { whose, output }) => Keeper::of(whose).await?.locks(output).await,
+        Verb::Unlock { whose, id, told } => Keeper::of(whose).await?.unlock(&id, told).await,
     }
+}
+
+/// What was done, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Deed<'a> {
+    namespace: &'a str,
+    layer: &'a str,
+    /// The version that is the current one now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    /// The version whose content that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restored: Option<u64>,
+    /// The lock that is no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released: Option<&'a str>,
 }
 
 /// The state of one layer, through the service.
@@ -95,7 +136,6 @@ struct Keeper {
     connection: Connection,
     service: Service,
     layer: String,
-    output: Output,
 }
 
 impl Keeper {
@@ -103,7 +143,12 @@ impl Keeper {
         let connection = super::connection(&whose.reach).await?;
         super::layer(&connection.client, &connection.namespace, &whose.layer).await?;
         let service = Service::find(&connection).await?;
-        Ok(Self { connection, service, layer: whose.layer, output: whose.output })
+        Ok(Self { connection, service, layer: whose.layer })
+    }
+
+    fn deed(&self) -> Deed<'_> {
+        let (namespace, layer) = (self.connection.namespace.as_str(), self.layer.as_str());
+        Deed { namespace, layer, version: None, restored: None, released: None }
     }
 
     fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
@@ -127,12 +172,12 @@ impl Keeper {
             .map_err(|error| anyhow::anyhow!("line {} of the state is not JSON", error.line()))
     }
 
-    async fn list(&self) -> anyhow::Result<()> {
+    async fn list(&self, output: Output) -> anyhow::Result<()> {
         let document = self.document(None).await?;
         let mut addresses: Vec<String> =
             instances(&document).into_iter().map(|(address, _)| address).collect();
         addresses.sort();
-        match self.output {
+        match output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&addresses)?),
             Output::Yaml => print!("{}", serde_saphyr::to_string(&addresses)?),
             Output::Table | Output::Wide | Output::Name => {
@@ -142,7 +187,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn show(&self, address: &str) -> anyhow::Result<()> {
+    async fn show(&self, address: &str, output: Output) -> anyhow::Result<()> {
         let document = self.document(None).await?;
         let found = instances(&document).into_iter().find(|(known, _)| known == address);
         let Some((_, instance)) = found else {
@@ -152,7 +197,7 @@ impl Keeper {
                 self.layer
             );
         };
-        match self.output {
+        match output {
             Output::Json => println!("{}", serde_json::to_string_pretty(instance)?),
             Output::Name => println!("{address}"),
             Output::Table | Output::Wide | Output::Yaml => {
@@ -174,7 +219,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn push(&self, file: &std::path::Path) -> anyhow::Result<()> {
+    async fn push(&self, file: &std::path::Path, told: Told) -> anyhow::Result<()> {
         let content = if file.as_os_str() == "-" {
             let mut content = Vec::new();
             std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut content)
@@ -184,19 +229,23 @@ impl Keeper {
             std::fs::read(file).with_context(|| format!("read {}", file.display()))?
         };
         let version = self.write(content).await?;
-        println!("the state of {} is version {version} now", self.layer);
-        Ok(())
+        let deed = Deed { version: Some(version), ..self.deed() };
+        render::deed(told.output, &deed, &version.to_string(), || {
+            format!("the state of {} is version {version} now", self.layer)
+        })
     }
 
-    async fn write(&self, content: Vec<u8>) -> anyhow::Result<String> {
+    async fn write(&self, content: Vec<u8>) -> anyhow::Result<u64> {
         let path = self.path(&[]);
         let call = Call { method: Method::PUT, path: &path, query: &[], body: Some(content) };
         let answer = self.service.send(call).await?;
         let version = answer.headers().get(datastore::header::STATE_VERSION);
-        Ok(version.and_then(|value| value.to_str().ok()).unwrap_or("?").to_owned())
+        version.and_then(|value| value.to_str().ok()?.parse().ok()).with_context(|| {
+            format!("the state of {0} is written, and the service does not say as which version; `terrane state versions {0}` does", self.layer)
+        })
     }
 
-    async fn rollback(&self, version: u64) -> anyhow::Result<()> {
+    async fn rollback(&self, version: u64, told: Told) -> anyhow::Result<()> {
         let current = self.document(None).await?;
         let mut old = self.document(Some(version)).await?;
         let serial =
@@ -205,18 +254,20 @@ impl Keeper {
         let field = old.get_mut("serial").with_context(|| format!("version {version} has no serial"))?;
         *field = Value::from(serial + 1);
         let now = self.write(serde_json::to_vec_pretty(&old)?).await?;
-        println!(
-            "the state of {0} holds what version {version} held, as version {now}; `terrane plan {0}` shows what that means",
-            self.layer
-        );
-        Ok(())
+        let deed = Deed { version: Some(now), restored: Some(version), ..self.deed() };
+        render::deed(told.output, &deed, &now.to_string(), || {
+            format!(
+                "the state of {0} holds what version {version} held, as version {now}; `terrane plan {0}` shows what that means",
+                self.layer
+            )
+        })
     }
 
-    async fn versions(&self) -> anyhow::Result<()> {
+    async fn versions(&self, output: Output) -> anyhow::Result<()> {
         let answer = self.service.get(&self.path(&["versions"])).await?;
         let mut steps: Vec<Step> = answer.json().await.context("read the versions")?;
         steps.reverse();
-        if steps.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+        if steps.is_empty() && matches!(output, Output::Table | Output::Wide) {
             eprintln!("Terrane keeps no state of layer {}/{}", self.connection.namespace, self.layer);
             return Ok(());
         }
@@ -233,7 +284,7 @@ impl Keeper {
                 head.map_or_else(get::dash, |head| head.sha256.short().to_owned()),
             ]
         };
-        render::rows(self.output, &steps, &["VERSION", "SERIAL", "AGE", "BY", "SHA256"], cells, number)
+        render::rows(output, &steps, &["VERSION", "SERIAL", "AGE", "BY", "SHA256"], cells, number)
     }
 
     async fn lock(&self) -> anyhow::Result<Option<Lock>> {
@@ -244,9 +295,9 @@ impl Keeper {
         Ok(Some(answer.json().await.context("read the lock")?))
     }
 
-    async fn locks(&self) -> anyhow::Result<()> {
+    async fn locks(&self, output: Output) -> anyhow::Result<()> {
         let locks = Vec::from_iter(self.lock().await?);
-        if locks.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+        if locks.is_empty() && matches!(output, Output::Table | Output::Wide) {
             println!("the state of {} is not locked", self.layer);
             return Ok(());
         }
@@ -255,18 +306,18 @@ impl Keeper {
             let operation = lock.info.get("Operation").and_then(Value::as_str).unwrap_or("-").to_owned();
             vec![lock.id.clone(), lock.by.clone(), get::age(lock.since, now), operation]
         };
-        render::rows(self.output, &locks, &["ID", "BY", "SINCE", "OPERATION"], cells, |lock| lock.id.clone())
+        render::rows(output, &locks, &["ID", "BY", "SINCE", "OPERATION"], cells, |lock| lock.id.clone())
     }
 
-    async fn unlock(&self, id: &str) -> anyhow::Result<()> {
+    async fn unlock(&self, id: &str, told: Told) -> anyhow::Result<()> {
         if self.lock().await?.is_none() {
             bail!("the state of {}/{} is not locked", self.connection.namespace, self.layer);
         }
         let path = self.path(&["lock"]);
         let call = Call { method: Method::DELETE, path: &path, query: &[("id", id)], body: None };
         self.service.send(call).await?;
-        println!("released the lock {id} of {}", self.layer);
-        Ok(())
+        let deed = Deed { released: Some(id), ..self.deed() };
+        render::deed(told.output, &deed, id, || format!("released the lock {id} of {}", self.layer))
     }
 }
 

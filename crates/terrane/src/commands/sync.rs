@@ -1,25 +1,59 @@
-//! `terrane sync`: a plan now.
+//! `terrane sync`: a plan of a layer, or a look at a repository, now.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use api::layer::TerraformLayerStatus;
-use api::{TerraformLayer, annotation};
+use api::{TerraformLayer, TerraformRepository, annotation};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::render;
-use crate::arguments::Sync;
+use super::{describe, render, wait};
+use crate::arguments::{Kind, Sync};
 
 pub(crate) async fn run(options: Sync) -> anyhow::Result<()> {
     let (client, namespace) = super::connect(&options.target).await?;
-    let wish = if options.known { Wish::KnownPlan } else { Wish::Plan };
-    let (layer, _) = ask(&client, &namespace, &options.layer, wish).await?;
-    render::object(options.shape.output, &layer, || {
-        format!("{0} will be planned now; `terrane get layers {0}` shows how far it is", options.layer)
-    })
+    let object = describe::in_one_word(&options.object, options.name.as_deref());
+    match (wait::object(&object)?, options.known) {
+        ((Kind::Layers, name), known) => {
+            let wish = if known { Wish::KnownPlan } else { Wish::Plan };
+            let (layer, _) = ask(&client, &namespace, name, wish).await?;
+            render::object(options.shape.output, &layer, || {
+                format!("{name} will be planned now; `terrane get layers {name}` shows how far it is")
+            })
+        }
+        ((Kind::Repositories, name), false) => {
+            let repository = look_at(&client, &namespace, name).await?;
+            render::object(options.shape.output, &repository, || {
+                format!(
+                    "repository {name} will be looked at now; `terrane describe repository/{name}` shows what is found"
+                )
+            })
+        }
+        ((Kind::Repositories, name), true) => {
+            bail!("--known is about plans of layers; without it repository {name} is looked at")
+        }
+        ((Kind::Runs | Kind::Approvals | Kind::Repos | Kind::Terraforms | Kind::Notifications, _), _) => {
+            bail!("only layers and repositories can be synchronized, and {object} is neither")
+        }
+    }
+}
+
+/// Asks for a look at a repository; its layers follow what is found.
+async fn look_at(client: &Client, namespace: &str, name: &str) -> anyhow::Result<TerraformRepository> {
+    let repository = super::repository(client, namespace, name).await?;
+    if repository.spec.suspend {
+        bail!(
+            "repository {namespace}/{name} is suspended, so nobody looks at it; `terrane resume repository/{name}` lets it go on"
+        );
+    }
+    let wish = json!({ "metadata": { "annotations": { annotation::SYNC: Timestamp::now().to_string() } } });
+    Api::<TerraformRepository>::namespaced(client.clone(), namespace)
+        .patch(name, &PatchParams::default(), &Patch::Merge(wish))
+        .await
+        .with_context(|| format!("ask for a look at repository {namespace}/{name}"))
 }
 
 /// What can be asked for of a layer.

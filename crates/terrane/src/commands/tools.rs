@@ -326,7 +326,11 @@ async fn install(options: Install) -> anyhow::Result<()> {
             println!("{}", serde_json::to_string_pretty(&row)?);
             Ok(())
         }
-        Output::Yaml | Output::Name => print(options.output, &[row]),
+        Output::Yaml => {
+            print!("{}", serde_saphyr::to_string(&row)?);
+            Ok(())
+        }
+        Output::Name => print(options.output, &[row]),
     }
 }
 

@@ -13,8 +13,8 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value;
 
 use super::progress::Progress;
-use super::queue;
 use super::watching::{self, Seen};
+use super::{queue, render};
 use crate::arguments::{Format, Kind, Target};
 
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// How long at most
     #[arg(long, value_parser = watching::duration, default_value = "30s")]
     timeout: Duration,
-    /// Print the object when it is so
+    /// Print the object when it is so; of one that is gone, as it was last seen
     #[arg(short, long, value_enum)]
     output: Option<Format>,
     #[command(flatten)]
@@ -87,11 +87,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
     let api = Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &resource);
     let mut last = "it was not seen".to_owned();
+    let mut gone = DynamicObject::new(name, &resource).within(&namespace);
     let mut progress = Progress::new(format!("{name}: waiting"));
     let wait = watching::until(api, name, &mut progress, |object| match (&options.goal, object) {
         (Goal::Deleted, None) => Ok(Seen::Enough(None)),
-        (Goal::Deleted, Some(_)) => {
+        (Goal::Deleted, Some(object)) => {
             last = "it is still there".to_owned();
+            gone = object;
             Ok(Seen::Waiting(format!("{name}: waiting for its end")))
         }
         (Goal::Condition { .. }, None) => bail!("{word} {namespace}/{name} not found"),
@@ -118,14 +120,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         bail!("{word} {namespace}/{name} is not so after {} s: {last}", options.timeout.as_secs());
     };
     let seen = seen?;
-    match (options.output, seen) {
-        (Some(Format::Json), Some(object)) => println!("{}", serde_json::to_string_pretty(&object)?),
-        (Some(Format::Yaml), Some(object)) => print!("{}", serde_saphyr::to_string(&object)?),
-        (Some(Format::Name), _) => println!("{}/{name}", resource.plural),
-        (Some(Format::Json | Format::Yaml) | None, None) => println!("{word} {name} is gone"),
-        (None, Some(_)) => println!("{word} {name}: condition met"),
-    }
-    Ok(())
+    let named = format!("{}/{name}", resource.plural);
+    render::deed(options.output, &seen.unwrap_or(gone), &named, || match options.goal {
+        Goal::Deleted => format!("{word} {name} is gone"),
+        Goal::Condition { .. } => format!("{word} {name}: condition met"),
+    })
 }
 
 fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {

@@ -1,6 +1,7 @@
 //! Every verb of the command line as people use it: the real binary, the real tool, one `terrane up`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod asked;
 mod described;
 mod drifting;
 #[path = "../harness/mod.rs"]
@@ -11,6 +12,7 @@ mod readme;
 mod rest;
 mod roles;
 mod seeds;
+mod shapes;
 mod stacks;
 mod webhooks;
 
@@ -43,6 +45,7 @@ async fn every_verb_does_what_it_says() {
     drifting::reverted(&doors).await;
     drifting::accepted(&doors).await;
     rights(&doors).await;
+    shapes::every_verb(&doors).await;
     gone(&doors).await;
     roles::server(&doors).await;
     doors.close().await;
@@ -110,7 +113,7 @@ fn suspending(doors: &Doors) {
     doors.run(&["describe", "layer", "app"]).with_code(0).says("Suspended:");
     let resumed = doors.run(&["resume", "app", "-o", "json"]).with_code(0).json();
     assert!(resumed["spec"].get("suspend").is_none_or(|suspend| suspend == false), "{resumed}");
-    doors.run(&["suspend"]).with_code(2).complains("LAYERS");
+    doors.run(&["suspend"]).with_code(2).complains("OBJECTS");
 }
 
 fn deciding(doors: &Doors) {
@@ -210,6 +213,18 @@ async fn telling(doors: &Doors) {
     finished(Command::new(&plugin).args(["get", "--help"]).output().unwrap())
         .with_code(0)
         .says("kubectl terrane get");
+    // As kubectl itself finds and starts it.
+    let kubectl = testkit::tools::tool("kubectl").unwrap();
+    let path = format!("{}:/usr/bin:/bin", doors.scratch().display());
+    let by_kubectl = |arguments: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command.args(arguments).env("PATH", &path).env("KUBECONFIG", doors.kubeconfig());
+        finished(command.output().unwrap())
+    };
+    by_kubectl(&["plugin", "list"]).with_code(0).says("kubectl-terrane");
+    by_kubectl(&["terrane", "get", "layers", "-o", "name"]).with_code(0).says("terraformlayers/network");
+    let refused = by_kubectl(&["terrane", "get", "layers", "nework"]).with_code(1);
+    refused.complains("did you mean network?");
     let completer = doors.scratch().join("kubectl_complete-terrane");
     std::os::unix::fs::symlink(BINARY, &completer).unwrap();
     let kubeconfig = doors.kubeconfig();
@@ -288,14 +303,7 @@ async fn state(doors: &Doors) {
     content["serial"] = json!(content["serial"].as_u64().unwrap() + 1);
     fs::write(&file, content.to_string()).unwrap();
 
-    // A lock that somebody took by hand.
-    let id = doors.run(&["get", "runs", "-o", "json"]).json();
-    let id = id.as_array().unwrap().iter().find(|run| run["spec"]["layer"]["name"] == "network").unwrap();
-    let url = format!("{}/v1/state/{}/lock", doors.service, id["spec"]["state"].as_str().unwrap());
-    let token = fs::read_to_string(doors.data().join("controller-token")).unwrap();
-    let lock = json!({ "ID": "held-1", "Operation": "OperationTypeApply" }).to_string();
-    let taken = reqwest::Client::new().post(url).bearer_auth(token).body(lock).send().await.unwrap();
-    assert!(taken.status().is_success(), "{taken:?}");
+    hold(doors, "network", "held-1").await;
     doors.run(&["state", "locks", "network"]).with_code(0).says("held-1").says("OperationTypeApply");
     doors.run(&push).with_code(1).complains("is locked by");
     doors.run(&["state", "unlock", "network", "other"]).with_code(1).complains("the one held has another");
@@ -310,6 +318,17 @@ async fn state(doors: &Doors) {
     assert_eq!(back["serial"].as_u64(), content["serial"].as_u64().map(|serial| serial + 1));
     doors.run(&["state", "pull", "network", "--number", "1"]).with_code(0).says("lineage");
     doors.run(&["state", "rollback", "network", "99"]).with_code(1).complains("has no version 99");
+}
+
+/// Takes the lock of a layer's state, as somebody does by hand.
+async fn hold(doors: &Doors, layer: &str, id: &str) {
+    let runs = doors.run(&["get", "runs", "-o", "json"]).json();
+    let run = runs.as_array().unwrap().iter().find(|run| run["spec"]["layer"]["name"] == layer).unwrap();
+    let url = format!("{}/v1/state/{}/lock", doors.service, run["spec"]["state"].as_str().unwrap());
+    let token = fs::read_to_string(doors.data().join("controller-token")).unwrap();
+    let lock = json!({ "ID": id, "Operation": "OperationTypeApply" }).to_string();
+    let taken = reqwest::Client::new().post(url).bearer_auth(token).body(lock).send().await.unwrap();
+    assert!(taken.status().is_success(), "{taken:?}");
 }
 
 /// What was written down about a layer outlives it.

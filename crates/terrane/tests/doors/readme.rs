@@ -29,6 +29,7 @@ async fn the_tour_of_the_readme_does_what_it_says() {
     assert!(commands.eq(LINES.iter().map(|(command, ..)| *command)), "{typed:#?}");
 
     let doors = Doors::open().await;
+    prints_what_the_readme_shows(&doors, &readme);
     for layer in ["network", "app", "motd"] {
         doors.run(&["wait", layer, "--for=condition=Ready", PATIENTLY]).with_code(0);
     }
@@ -48,3 +49,34 @@ async fn the_tour_of_the_readme_does_what_it_says() {
     }
     doors.close().await;
 }
+
+/// Where things are, and what to try: the same lines, but for what each machine has of its own.
+fn prints_what_the_readme_shows(doors: &Doors, readme: &str) {
+    let (_, shown) = readme.split_once("`make up` prints where things are:\n\n").unwrap();
+    let shown = shown.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+    let shown: Vec<&str> = shown.filter_map(|line| line.strip_prefix("    ")).collect();
+    let data = doors.data().display().to_string();
+    let address = doors.service.strip_prefix("http://").unwrap();
+    let printed = doors.printed();
+    let block =
+        printed.lines().skip_while(|line| !line.starts_with("  page ")).take_while(|line| *line != LAST);
+    // Lines of the log may stand between them.
+    let printed: Vec<String> = block
+        .filter(|line| line.starts_with("  "))
+        .map(|line| {
+            let line = line.replace(&data, "/home/you/terrane/.terrane").replace(address, "127.0.0.1:8080");
+            match line.split_once("?once=") {
+                Some((before, word)) => format!("{before}?once=…{}", &word[word.find(' ').unwrap()..]),
+                None => line,
+            }
+        })
+        .collect();
+    assert!(printed.iter().any(|line| line.starts_with("  tool     ")), "{printed:#?}");
+    let own = |line: &str| line.contains(", found at ");
+    let printed: Vec<&str> = printed.iter().map(String::as_str).filter(|line| !own(line)).collect();
+    let shown: Vec<&str> = shown.into_iter().filter(|line| !own(line)).collect();
+    assert_eq!(printed, shown);
+}
+
+/// What stands behind all that.
+const LAST: &str = "Ctrl-C stops it; nothing is lost.";

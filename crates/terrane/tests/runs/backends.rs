@@ -96,3 +96,83 @@ async fn a_layer_keeps_its_state_where_it_says_and_takes_nothing_along_by_itself
     assert_eq!(identity.backend, format!("local path={}", file.display()));
     crate::end(terrane).await;
 }
+
+#[tokio::test]
+async fn what_the_codes_own_backend_keeps_is_told_and_its_outputs_can_be_had() {
+    let scratch = Scratch::new("terrane-backends-").unwrap();
+    let file = everybodys(scratch.path(), "shelf").join("own.tfstate");
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let code = format!(
+        r#"
+terraform {{
+  backend "local" {{
+    path = "{}"
+  }}
+}}
+
+output "size" {{
+  value = 7
+}}
+
+output "password" {{
+  value     = "hunter2"
+  sensitive = true
+}}
+"#,
+        file.display()
+    );
+    let _source = declare_repository(&client, "code", &[("app/main.tf", code.as_str())]).await;
+    let layer = json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "app" },
+        "spec": {
+            "repository": { "name": "code" }, "branch": "main", "path": "app",
+            "remediationStrategy": { "autoApply": true },
+        },
+    });
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
+    layer_until(&client, "app", "applied", is("Ready")).await;
+    assert!(file.exists(), "the state is where the code says");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+
+    let refused = |words: &[&str]| {
+        let output = terrane.command(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let truth = format!(
+        "error: the state of layer default/app is kept by local path={} and not by Terrane; ",
+        file.display()
+    );
+    let pushed = file.to_str().unwrap();
+    for (words, advice) in [
+        (&["outputs", "app"][..], "spec.writeOutputsTo has runs keep them"),
+        (&["state", "list", "app"], "`terraform state pull`"),
+        (&["state", "show", "app", "a.b"], "`terraform state pull`"),
+        (&["state", "pull", "app"], "`terraform state pull`"),
+        (&["state", "push", "app", pushed], "`terraform state push`"),
+        (&["state", "rollback", "app", "1"], "`terraform state pull`"),
+        (&["state", "versions", "app"], "that backend knows"),
+        (&["state", "locks", "app"], "`terraform force-unlock ID`"),
+        (&["state", "unlock", "app", "x"], "`terraform force-unlock ID`"),
+    ] {
+        let said = refused(words);
+        assert!(said.starts_with(&truth) && said.contains(advice), "{words:?}: {said}");
+    }
+
+    // What a run keeps for a Secret can be shown too, by the rule that holds for every output.
+    let patch = Patch::Merge(json!({ "spec": { "writeOutputsTo": [{ "secret": "app" }] } }));
+    layers.patch("app", &PatchParams::default(), &patch).await.unwrap();
+    layer_until(&client, "app", "its outputs are written", is("OutputsWritten")).await;
+    let shown: Value =
+        serde_json::from_str(&told(terrane.command(&["outputs", "app", "-o", "json"]))).unwrap();
+    assert_eq!(
+        (&shown["size"]["value"], &shown["password"]["value"]),
+        (&json!(7), &json!("(sensitive value)"))
+    );
+    let shown = told(terrane.command(&["outputs", "app", "password", "--sensitive"]));
+    assert_eq!(shown, "hunter2\n");
+    crate::end(terrane).await;
+}

@@ -7,11 +7,13 @@ use std::fs;
 use api::run::Action;
 use api::{TerraformLayer, TerraformRepository, TerraformRun, condition};
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use crate::harness::{Terrane, declare_layer, git, is, layer_until, run_until, runs, until};
+use crate::harness::{
+    Terrane, declare_layer, declare_repository, git, is, layer_until, run_until, runs, until,
+};
 use crate::{end, told};
 
 fn code(input: &str) -> String {
@@ -134,6 +136,48 @@ async fn a_branch_that_is_rewritten_or_deleted_is_told_and_nothing_is_taken_away
     // Older ones may have gone by their age in the meantime.
     assert!(applies().await.is_subset(&before));
     git(&["branch", "--quiet", "main"]);
+    settled("it is back", &second, None).await;
+    end(terrane).await;
+}
+
+#[tokio::test]
+async fn a_tag_is_followed_wherever_it_goes_and_told_when_it_leaves_something_or_goes() {
+    let mut terrane = Terrane::new();
+    let client = terrane.start(&[]).await;
+    let source = declare_repository(&client, "app", &[("app/main.tf", code("one").as_str())]).await;
+    let git = |arguments: &[&str]| git(source.path(), arguments);
+    git(&["tag", "v1"]);
+    let first = git(&["rev-parse", "HEAD"]);
+    fs::write(source.path().join("app/main.tf"), code("two")).unwrap();
+    git(&["commit", "--quiet", "--all", "--message=Change"]);
+    let second = git(&["rev-parse", "HEAD"]);
+    let layer = json!({
+        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "app" },
+        "spec": {
+            "repository": { "name": "app" }, "branch": "refs/tags/v1", "path": "app",
+            "remediationStrategy": { "autoApply": true },
+        },
+    });
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
+    let settled = async |what: &str, at: &str, told: Option<&str>| {
+        let is_so = |layer: &TerraformLayer| {
+            is("Ready")(layer) && applied_at(layer) == Some(at) && of_branch(layer) == told
+        };
+        layer_until(&client, "app", what, is_so).await
+    };
+    settled("what the tag names is applied, and nothing that came later", &first, None).await;
+    git(&["tag", "--force", "v1"]);
+    settled("a tag that goes on is followed", &second, None).await;
+    git(&["tag", "--force", "v1", &first]);
+    settled("one that goes back too", &first, Some("HistoryRewritten")).await;
+    an_event_says(&client, "HistoryRewritten", &format!("tag v1 was moved: it was at {}", &second[..7]))
+        .await;
+    git(&["tag", "--delete", "v1"]);
+    settled("one that is gone takes nothing with it", &first, Some("BranchGone")).await;
+    an_event_says(&client, "BranchGone", "tag v1 is not in the repository any more").await;
+    // One with a message of its own is an object of git that names the commit.
+    git(&["tag", "--annotate", "--message=Again", "v1", &second]);
     settled("it is back", &second, None).await;
     end(terrane).await;
 }
