@@ -21,6 +21,7 @@ pub mod repo;
 pub mod repository;
 pub mod run;
 pub mod service;
+pub mod setup;
 pub mod similar;
 pub mod snapshot;
 pub mod template;

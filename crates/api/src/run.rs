@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::backend::StateIdentity;
 use crate::difference::Differences;
 use crate::image::{BuiltImage, PinnedImage};
+use crate::setup::Setup;
 use crate::text::{CommitId, ObjectName, Sha256};
 
 /// One plan or one apply of a layer, or the build of its image. It never changes.
@@ -101,6 +102,9 @@ pub struct TerraformRunSpec {
     /// does not begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Sha256>,
+    /// What it is planned or applied with; a run that was made before this was written down has what the layer says when it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<Setup>,
     /// Whether it keeps the outputs of the code once that is in place, for the layer's Secrets and ConfigMaps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outputs: bool,
@@ -233,7 +237,7 @@ pub struct Trigger {
 pub enum TriggerKind {
     /// A new commit touches the layer.
     Commit,
-    /// The variables or the environment of the layer are other ones.
+    /// What the layer gives to its code is another: variables, environment, path, workspace or tool.
     Inputs,
     /// The layer's outputs are to be written somewhere, and no run has kept them yet.
     Outputs,

@@ -330,6 +330,11 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         let message = "the layer's variables, environment, backend or arguments changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
     }
+    let planned_with = run.spec.setup.as_ref().filter(|_| is_given);
+    if let Some(changed) = planned_with.and_then(|setup| layer.setup(repository).changes_since(setup)) {
+        let message = format!("the layer changed before it started: {changed}; the layer goes on with that");
+        return give_up(seen, status, SUPERSEDED, &message);
+    }
     let settings = seen.settings;
     if is_given && let Err(unusable) = layer.inputs(repository, &settings.backends, &settings.overrides) {
         return give_up(seen, status, SUPERSEDED, &unusable.to_string());

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::attempt::Description;
 use api::run::{Action, Mode, TerraformRunSpec};
+use api::setup::Setup;
 use api::text::Sha256;
 use api::{annotation, label};
 use engine::leader::LEASE;
@@ -303,7 +305,13 @@ fn cancel_honoured(history: &[Event], execs: &[Exec]) -> Vec<String> {
     found
 }
 
-/// S2 and S3: what is applied is a plan made of this state and commit, and somebody allowed these bytes.
+/// Where the tool runs, and which it is.
+fn setup(description: &Description) -> Setup {
+    let Description { path, workspace, tool, tool_version, terragrunt, .. } = description.clone();
+    Setup { path, workspace, tool, tool_version, terragrunt }
+}
+
+/// S2 and S3: what is applied is a plan made of this state and commit, by the same tool, and somebody allowed these bytes.
 fn approved(workload: &Workload, world: &World) -> Vec<String> {
     let automatic = (workload.layers)().is_ok_and(|layers| {
         layers
@@ -320,9 +328,10 @@ fn approved(workload: &Workload, world: &World) -> Vec<String> {
             other.plan.as_ref() == Some(plan)
                 && place(&other.description) == place(&exec.description)
                 && other.description.revision == exec.description.revision
+                && setup(&other.description) == setup(&exec.description)
         });
         if !made {
-            found.push(format!("S3: plan {} was not made for this state and commit", plan.short()));
+            found.push(format!("S3: plan {} was not made for this state, commit and tool", plan.short()));
         }
         if !automatic && !world.approved.contains(plan) {
             found.push(format!("S2: plan {} was applied and nobody approved it", plan.short()));
@@ -597,6 +606,7 @@ fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
         revision: &spec.layer.revision,
         plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
         inputs: spec.inputs.as_ref(),
+        setup: spec.setup.as_ref(),
         token: &token,
     })
 }

@@ -11,7 +11,7 @@ use api::{Repo, Terraform, TerraformLayer, TerraformNotification};
 use serde_json::json;
 use testkit::objects::{self, Remedied};
 
-use crate::stage::{Stage, Verdict};
+use crate::stage::{Exec, Stage, Verdict};
 use crate::world::{Rest, commit, image_of};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +218,17 @@ const PLAIN: Workload = Workload {
 
 pub const ALL: &[Workload] = &[
     PLAIN,
-    Workload { name: "another tool after a crash", meanwhile: Meanwhile::Retool, ..PLAIN },
+    Workload {
+        name: "another tool after a crash",
+        meanwhile: Meanwhile::Retool,
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 1)?;
+            planned_as_asked(rest, stage)
+        },
+        ..PLAIN
+    },
     Workload {
         name: "one runner for two layers",
         layers: apart,
@@ -545,6 +555,20 @@ fn all_in(rest: &Rest, state: LayerState) -> Result<(), String> {
                 status.state,
                 status.why.unwrap_or_default()
             ));
+        }
+    }
+    Ok(())
+}
+
+/// What was planned last of each layer was planned with the tool that it asks for.
+fn planned_as_asked(rest: &Rest, stage: &Stage) -> Result<(), String> {
+    for layer in &rest.layers {
+        let asked = layer.setup(None);
+        let of_layer = |exec: &&Exec| Some(&exec.description.layer_uid) == layer.metadata.uid.as_ref();
+        let planned = stage.execs.iter().rev().filter(of_layer).find(|exec| exec.plan.is_some());
+        let tool = planned.map(|exec| (exec.description.tool, exec.description.tool_version.clone()));
+        if tool != Some((asked.tool, asked.tool_version.clone())) {
+            return Err(format!("it was last planned with {tool:?}, and asks for {asked:?}"));
         }
     }
     Ok(())

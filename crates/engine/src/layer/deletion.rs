@@ -129,7 +129,10 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
         };
         // Whoever asks by hand may have put right what the layer says, so that counts as far as it can be had.
         let wanted = match now {
-            Some(inputs) => Wanted { inputs, ..wanted },
+            Some(inputs) => {
+                let setup = Some(seen.layer.setup(super::repository(seen)));
+                Wanted { inputs, setup, ..wanted }
+            }
             None => Wanted { undoes: undone::of(seen), ..wanted },
         };
         return Some(start_plan(seen, wanted));

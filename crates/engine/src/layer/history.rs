@@ -3,16 +3,19 @@
 use api::condition;
 use api::difference::Differences;
 use api::run::{Action, Mode, PlanSummary, RunState, TerraformRun};
+use api::setup::Setup;
 use api::text::{CommitId, Sha256};
 use jiff::Timestamp;
 
-use super::{Observed, known_inputs};
+use super::{Observed, known_inputs, known_setup};
 use crate::Read;
 
 /// O(runs kept for the layer · log).
 pub(super) struct History<'a> {
     /// What the layer gives to its code now.
     inputs: Option<Sha256>,
+    /// Where and by which tool that is planned now.
+    setup: Setup,
     pub(super) newest_first: Vec<&'a TerraformRun>,
     pub(super) active: Option<&'a TerraformRun>,
     /// The newest plan towards the code.
@@ -79,7 +82,8 @@ impl<'a> History<'a> {
             .find(|run| is_acceptance(run))
             .filter(|run| in_place.is_none_or(|in_place| ended(run) >= ended(in_place)));
         let inputs = known_inputs(seen).cloned();
-        Self { inputs, newest_first, active, plan, apply, look, accepted, in_place }
+        let setup = known_setup(seen);
+        Self { inputs, setup, newest_first, active, plan, apply, look, accepted, in_place }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {
@@ -110,9 +114,9 @@ impl<'a> History<'a> {
         self.newest_first.iter().copied().find(ran)
     }
 
-    /// Whether the run worked with the variables and the environment that the layer has now.
+    /// Whether the run worked with the variables and the environment that the layer has now, in the same place and with the same tool.
     pub(super) fn is_given_the_same(&self, run: &TerraformRun) -> bool {
-        run.spec.inputs == self.inputs
+        run.spec.inputs == self.inputs && is_set_up_alike(run.spec.setup.as_ref(), Some(&self.setup))
     }
 
     /// The acceptance of drift from this commit that still holds.
@@ -133,6 +137,7 @@ impl<'a> History<'a> {
             Some(run) => {
                 &run.spec.layer.revision == revision
                     && run.spec.inputs == plan.run.spec.inputs
+                    && is_set_up_alike(run.spec.setup.as_ref(), plan.run.spec.setup.as_ref())
                     && finished_at(run) <= Some(plan.made_at)
             }
             // Runs can be deleted by hand; then the status remembers.
@@ -160,6 +165,11 @@ impl<'a> History<'a> {
                 && finished_at(run) >= since
         })
     }
+}
+
+/// As far as both are known.
+fn is_set_up_alike(before: Option<&Setup>, now: Option<&Setup>) -> bool {
+    before.zip(now).is_none_or(|(before, now)| now.changes_since(before).is_none())
 }
 
 fn newest_plan<'a>(newest_first: &[&'a TerraformRun], mode: Mode) -> Option<Plan<'a>> {

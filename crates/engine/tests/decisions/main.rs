@@ -18,6 +18,7 @@ mod layer_inputs;
 mod layer_outputs;
 mod layer_refused;
 mod layer_remediation;
+mod layer_setup;
 mod layer_template;
 mod notification;
 mod outputs;

@@ -588,9 +588,9 @@ fn an_attempt_that_was_described_before_a_crash_goes_on_as_it_was_described() {
             scene.step();
         }
         let stored = description_of(&scene.decide());
-        let choice = json!({ "enabled": true, "version": "1.9.0" });
-        scene.world.layer.spec.opentofu = serde_json::from_value(choice).unwrap();
-        assert_ne!(description_of(&scene.decide()), stored, "the layer has another tool now");
+        let status = scene.world.layer.status.as_mut().unwrap();
+        status.script = Some(Sha256::of(b"run meanwhile"));
+        assert_ne!(description_of(&scene.decide()), stored, "another script is the last that ran");
 
         scene.described = Read::Present(stored.clone());
         let steps = scene.step();
@@ -602,6 +602,43 @@ fn an_attempt_that_was_described_before_a_crash_goes_on_as_it_was_described() {
             "the intent names what is stored"
         );
     }
+}
+
+#[test]
+fn a_run_is_described_with_what_it_was_planned_with_and_does_not_begin_once_the_layer_has_another() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        let setup = scene.run.spec.setup.clone().unwrap();
+        if action == Action::Apply {
+            scene.step();
+        }
+        let described = description_of(&scene.decide());
+        assert_eq!((described.path, described.tool), (setup.path, setup.tool));
+
+        let choice = json!({ "enabled": true, "version": "1.9.0" });
+        scene.world.layer.spec.opentofu = serde_json::from_value(choice).unwrap();
+        assert_eq!(scene.step(), ["set status"], "nothing was started");
+        let result = scene.status().result.unwrap();
+        assert_eq!(result.reason, "Superseded");
+        assert_eq!(
+            result.message,
+            "the layer changed before it started: tool from what the code asks for to tofu 1.9.0; the layer goes on with that"
+        );
+    }
+}
+
+#[test]
+fn a_run_from_before_it_was_written_down_begins_with_what_the_layer_says() {
+    let mut scene = scene(Action::Plan);
+    scene.run.spec.setup = None;
+    scene.world.layer.spec.workspace = Some("blue".parse().unwrap());
+    assert_eq!(description_of(&scene.decide()).workspace.as_str(), "blue");
+    // The attempt was described before a crash, and the layer changed while nobody was there.
+    let stored = description_of(&scene.decide());
+    scene.world.layer.spec.workspace = None;
+    scene.described = Read::Present(stored.clone());
+    assert!(scene.step().ends_with(&["set status", "create pod"]));
+    assert_eq!(scene.status().attempts[0].description, stored.digest());
 }
 
 #[test]
