@@ -133,6 +133,9 @@ pub struct PlanSource {
     pub run_uid: String,
     pub attempt: u32,
     pub sha256: Sha256,
+    /// From when on it is too old to be applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
 }
 
 /// `runs/<uid>/<attempt>/result`: the runner's last act.
@@ -191,7 +194,7 @@ pub enum Reason {
     Succeeded,
     /// The tool ran and failed.
     ToolFailed,
-    /// The plan no longer fits the state: nothing was changed.
+    /// The plan no longer fits the state, or is too old: nothing was changed.
     Stale,
     /// The state is locked by someone else: nothing was changed, and it may be tried again.
     StateLocked,

@@ -525,6 +525,10 @@ pub struct PlanRef {
     /// When it was made.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub made_at: Time,
+    /// From when on it is too old to be applied; nothing once it is applied, or where it has nothing to apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub expires: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -203,6 +203,10 @@ pub struct Artifact {
     pub attempt: u32,
     /// The sha256 of the bytes that are applied.
     pub sha256: Sha256,
+    /// From when on it is too old to be applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub expires: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -241,7 +245,7 @@ pub enum TriggerKind {
     Inputs,
     /// The layer's outputs are to be written somewhere, and no run has kept them yet.
     Outputs,
-    /// The last plan is older than the drift interval.
+    /// The last plan is older than the drift interval, or too old to be applied.
     Drift,
     /// A person asked.
     Manual,

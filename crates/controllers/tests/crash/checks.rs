@@ -17,7 +17,7 @@ use testkit::faults::{Event, Fault, Seam};
 
 use crate::stage::{Exec, place};
 use crate::workloads::{Lead, Workload};
-use crate::world::World;
+use crate::world::{PLAN_EXPIRY, World};
 
 pub fn all(workload: &Workload, world: &World) -> Vec<String> {
     world.faults.read(|history| broken(workload, world, history))
@@ -184,7 +184,7 @@ fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
     found
 }
 
-/// S3: what is applied was planned from the state as it is.
+/// S3: what is applied was planned from the state as it is, and not longer ago than allowed.
 fn fresh(execs: &[Exec]) -> Vec<String> {
     let mut found = Vec::new();
     for exec in execs {
@@ -194,6 +194,14 @@ fn fresh(execs: &[Exec]) -> Vec<String> {
             let (from, now) = (&made.base, &exec.base);
             found
                 .push(format!("S3: plan {} was made from {from:?}, applied to {now:?}", plan.sha256.short()));
+        }
+        let made_at = made.and_then(|made| made.planned_at);
+        if made_at.is_some_and(|at| exec.began_at >= engine::later(at, PLAN_EXPIRY)) {
+            found.push(format!(
+                "S3: plan {} of {made_at:?} was applied at {}",
+                plan.sha256.short(),
+                exec.began_at
+            ));
         }
     }
     found

@@ -9,11 +9,12 @@ use api::layer::{DeletionPolicy, LayerState, OVERRIDE_REFUSED};
 use api::run::{Action, Mode, Trigger, TriggerKind};
 use api::text::CommitId;
 
+use super::expiry::apply_or_renew;
 use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
 use super::need::{self, Need, Standing, brief, hold};
 use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
-use super::runs::{self, Files, Wanted, start_apply, start_plan};
+use super::runs::{self, Files, Wanted, start_plan};
 use super::{
     Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone,
 };
@@ -165,7 +166,7 @@ fn after_plan(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>, reaso
             }
             None => {
                 let trigger = Trigger { kind: TriggerKind::Deletion, by: None, reason: reason.to_owned() };
-                start_apply(seen, plan, trigger)
+                apply_or_renew(seen, history, plan, trigger)
             }
         }),
     }

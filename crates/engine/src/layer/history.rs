@@ -45,6 +45,8 @@ pub(super) struct Plan<'a> {
     pub(super) lineage: Option<&'a str>,
     pub(super) differences: &'a Differences,
     pub(super) made_at: Timestamp,
+    /// When the attempt that made it began.
+    pub(super) begun_at: Timestamp,
 }
 
 impl<'a> History<'a> {
@@ -219,9 +221,10 @@ impl<'a> Plan<'a> {
             return None;
         }
         let result = status.result.as_ref()?;
+        let attempt = status.attempts.last()?;
         Some(Self {
             run,
-            attempt: status.attempts.last()?.number,
+            attempt: attempt.number,
             sha256: result.plan_sha256.as_ref()?,
             summary: result.summary?,
             state: result.state_identity.as_ref().map(|identity| &identity.sha256),
@@ -229,6 +232,7 @@ impl<'a> Plan<'a> {
             lineage: result.lineage.as_deref(),
             differences: &result.differences,
             made_at: status.finished_at.as_ref()?.0,
+            begun_at: attempt.started_at.0,
         })
     }
 }

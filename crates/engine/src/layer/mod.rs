@@ -10,6 +10,7 @@ mod branch_words;
 mod build;
 mod deletion;
 mod drift;
+mod expiry;
 mod history;
 mod image_words;
 mod moved;
@@ -44,6 +45,7 @@ pub use branch_words::BRANCH_INTACT;
 pub use image_words::TAG_MOVED;
 pub use need::{APPLYING, PLANNING};
 
+pub(crate) use expiry::moment;
 use history::History;
 pub use history::is_terminal;
 use need::{Need, Standing, hold, unknown};

@@ -5,9 +5,11 @@ use api::run::{Action, Artifact, LayerRef, Mode, Trigger, Undone};
 use api::setup::Setup;
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::core::ObjectMeta;
 
+use super::expiry::expires;
 use super::history::{History, Plan, bundle_of};
 use super::need::{self, Need, unknown};
 use super::{
@@ -112,6 +114,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
             run_uid: plan.run.metadata.uid.clone()?,
             attempt: plan.attempt,
             sha256: plan.sha256.clone(),
+            expires: Some(Time(expires(seen, plan))),
         })
     });
     let wanted = Wanted {

@@ -50,6 +50,7 @@ pub(super) fn describe(
             run_uid: artifact.run_uid.clone(),
             attempt: artifact.attempt,
             sha256: artifact.sha256.clone(),
+            expires: artifact.expires.as_ref().map(|at| at.0),
         }),
         inputs: match &run.spec.inputs {
             Some(digest) => Some(GivenInputs {

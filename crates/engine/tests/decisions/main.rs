@@ -12,6 +12,7 @@ mod layer_build;
 mod layer_conditions;
 mod layer_deletion;
 mod layer_drift;
+mod layer_expiry;
 mod layer_history;
 mod layer_image;
 mod layer_inputs;

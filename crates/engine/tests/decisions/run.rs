@@ -628,6 +628,32 @@ fn a_run_is_described_with_what_it_was_planned_with_and_does_not_begin_once_the_
 }
 
 #[test]
+fn an_apply_whose_plan_expired_while_it_waited_never_starts() {
+    let mut scene = scene(Action::Apply);
+    scene.slot = full();
+    scene.step();
+    let expires = scene.run.spec.artifact.as_ref().unwrap().expires.clone().unwrap();
+    scene.slot = Read::Present(Slot::Free);
+    scene.now = expires.0;
+    assert_eq!(scene.step(), ["set status"]);
+    let result = scene.status().result.unwrap();
+    assert_eq!(result.reason, "Stale");
+    assert_eq!(
+        result.message,
+        "the plan expired at 2027-01-16 08:00 UTC before it could be applied; nothing was changed"
+    );
+
+    // In time, its runner is told, and looks again.
+    let mut scene = self::scene(Action::Apply);
+    scene.step();
+    assert_eq!(description_of(&scene.decide()).plan.unwrap().expires, Some(expires.0));
+    // One from before it was said does not expire.
+    scene.run.spec.artifact.as_mut().unwrap().expires = None;
+    scene.now = engine::later(expires.0, std::time::Duration::from_secs(1));
+    assert!(scene.step().ends_with(&["set status", "create pod"]));
+}
+
+#[test]
 fn a_run_from_before_it_was_written_down_begins_with_what_the_layer_says() {
     let mut scene = scene(Action::Plan);
     scene.run.spec.setup = None;
