@@ -27,6 +27,7 @@ pub mod snapshot;
 pub mod template;
 pub mod terraform;
 pub mod text;
+pub mod timeouts;
 pub mod tool;
 
 pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};

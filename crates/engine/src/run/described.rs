@@ -39,6 +39,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         kept,
         // What is left once everything is destroyed.
         delete_workspace: _,
+        // How long the work may take is not what the work is.
+        timeout: _,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());

@@ -73,6 +73,7 @@ pub(super) fn describe(
             .as_ref()
             .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
         delete_workspace: run.spec.mode == Mode::Destroy && layer.spec.delete_workspace,
+        timeout: layer.timeout(run.spec.action, repository),
     })
 }
 

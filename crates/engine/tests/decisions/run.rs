@@ -654,6 +654,47 @@ fn an_apply_whose_plan_expired_while_it_waited_never_starts() {
 }
 
 #[test]
+fn how_long_an_attempt_may_take_is_said_by_the_layer_or_else_by_its_repository() {
+    let timeouts = |value| serde_json::from_value(value).unwrap();
+    let told = |scene: &Scene| description_of(&scene.decide()).timeout.map(|span| span.to_string());
+    for (action, of_layer, of_repository) in [(Action::Plan, "1m", "2h"), (Action::Apply, "3m", "4h")] {
+        let mut scene = scene(action);
+        if action == Action::Apply {
+            scene.step();
+        }
+        let before = description_of(&scene.decide());
+        assert_eq!(before.timeout, None, "the runner knows what there is by default");
+        let repository = scene.world.repository.as_mut().unwrap();
+        repository.spec.timeouts = timeouts(json!({ "plan": "2h", "apply": "4h" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_repository));
+        let other = if action == Action::Plan { "apply" } else { "plan" };
+        scene.world.layer.spec.timeouts = timeouts(json!({ other: "1s" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_repository), "each field by itself");
+        scene.world.layer.spec.timeouts = timeouts(json!({ "plan": "1m", "apply": "3m" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_layer));
+        // What was described before a crash stands.
+        scene.described = Read::Present(before.clone());
+        assert!(scene.step().ends_with(&["set status", "create pod"]));
+        assert_eq!(scene.status().attempts[0].description, before.digest());
+    }
+}
+
+#[test]
+fn a_run_that_took_too_long_fails_as_one_that_was_stopped() {
+    for (action, next) in [(Action::Plan, RunState::FailureGracePeriod), (Action::Apply, RunState::Failed)] {
+        let mut scene = scene(action);
+        scene.step();
+        if action == Action::Apply {
+            scene.step();
+        }
+        scene.ends(Reason::TimedOut);
+        scene.step();
+        assert_eq!(scene.status().state, Some(next), "an apply that started is never repeated");
+        assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("TimedOut"));
+    }
+}
+
+#[test]
 fn a_run_from_before_it_was_written_down_begins_with_what_the_layer_says() {
     let mut scene = scene(Action::Plan);
     scene.run.spec.setup = None;

@@ -20,13 +20,14 @@ use std::time::Duration;
 use api::attempt::{Description, Outcome, PlanSource, Reason};
 use api::backend::Backend;
 use api::run::{Action, Mode, PlanSummary};
-use api::text::{CommitId, GitUrl, Sha256};
+use api::text::{CommitId, GitUrl, Sha256, Span};
 use api::tool::Tool;
 use bytes::Bytes;
 use datastore::client::{Client, LockChange, TokenSource};
 use datastore::service::{Keyring, Options, router};
 use datastore::{Artefact, Attempt, StateId};
 use futures::TryStreamExt;
+use jiff::Timestamp;
 use runner::{Echo, RunnerOptions, run_until};
 use sources::{FileUrls, Git, GitOptions, Source};
 use testkit::callers::ByName;
@@ -173,6 +174,7 @@ impl World {
             script: None,
             kept: None,
             delete_workspace: false,
+            timeout: None,
         }
     }
 
@@ -197,7 +199,7 @@ impl World {
             secrets: Vec::new(),
             grace: Duration::from_secs(60),
             patience: Duration::from_secs(60),
-            plan_limit: Duration::from_secs(600),
+            plan_limit: Span::from_secs(600),
             echo: Echo::Nowhere,
         }
     }
