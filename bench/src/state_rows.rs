@@ -113,6 +113,7 @@ fn describe(state: &Sha256) -> Result<Description> {
         script: None,
         kept: None,
         delete_workspace: false,
+        timeout: None,
     })
 }
 

@@ -12,7 +12,7 @@ use crate::difference::Differences;
 use crate::image::{BuiltImage, PinnedImage};
 use crate::inputs::{DigestKey, Inputs};
 use crate::run::{Action, Mode, PlanSummary};
-use crate::text::{CommitId, ImageRepository, LayerPath, Sha256, Workspace};
+use crate::text::{CommitId, ImageRepository, LayerPath, Sha256, Span, Workspace};
 use crate::tool::{Choice, Tool};
 
 /// `runs/<uid>/<attempt>/spec`: written before the pod exists.
@@ -74,6 +74,9 @@ pub struct Description {
     /// Once everything is destroyed, the workspace of the code's own backend goes too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub delete_workspace: bool,
+    /// How long it may take, from its start; none leaves that to the runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
 }
 
 /// What a build makes, and how its registries are reached. How to log in to them comes with the pod.
@@ -133,6 +136,9 @@ pub struct PlanSource {
     pub run_uid: String,
     pub attempt: u32,
     pub sha256: Sha256,
+    /// From when on it is too old to be applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
 }
 
 /// `runs/<uid>/<attempt>/result`: the runner's last act.
@@ -191,7 +197,7 @@ pub enum Reason {
     Succeeded,
     /// The tool ran and failed.
     ToolFailed,
-    /// The plan no longer fits the state: nothing was changed.
+    /// The plan no longer fits the state, or is too old: nothing was changed.
     Stale,
     /// The state is locked by someone else: nothing was changed, and it may be tried again.
     StateLocked,
@@ -214,6 +220,8 @@ pub enum Reason {
     InputsChanged,
     /// The tool was stopped by a signal.
     Interrupted,
+    /// It took longer than it may, and was stopped.
+    TimedOut,
     /// The datastore had no room for the plan: it may be made again when there is.
     DatastoreFull,
 }
@@ -237,6 +245,7 @@ impl Reason {
             Reason::ScriptFailed => "ScriptFailed",
             Reason::BuildFailed => "BuildFailed",
             Reason::Interrupted => "Interrupted",
+            Reason::TimedOut => "TimedOut",
             Reason::DatastoreFull => "DatastoreFull",
         }
     }

@@ -20,6 +20,7 @@ use crate::repository::TerraformRepository;
 use crate::run::{Action, Mode, PlanSummary};
 use crate::template::{Declared, Template};
 use crate::text::{CommitId, LayerPath, ObjectName, PathGlob, RefName, Sha256, Span, Workspace};
+use crate::timeouts::Timeouts;
 use crate::tool::Choice;
 
 /// One root module and its state: which code, and what is done about differences.
@@ -175,6 +176,9 @@ pub struct TerraformLayerSpec {
     /// How drift is looked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// How long plans and applies may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<Timeouts>,
     /// How many finished runs are kept, with their plans and logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_history_policy: Option<RunHistoryPolicy>,
@@ -525,6 +529,10 @@ pub struct PlanRef {
     /// When it was made.
     #[schemars(schema_with = "crate::condition::time_schema")]
     pub made_at: Time,
+    /// From when on it is too old to be applied; nothing once it is applied, or where it has nothing to apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub expires: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

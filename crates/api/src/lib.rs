@@ -22,11 +22,13 @@ pub mod repo;
 pub mod repository;
 pub mod run;
 pub mod service;
+pub mod setup;
 pub mod similar;
 pub mod snapshot;
 pub mod template;
 pub mod terraform;
 pub mod text;
+pub mod timeouts;
 pub mod tool;
 
 pub use approval::{TerraformApproval, TerraformApprovalSpec, TerraformApprovalStatus};

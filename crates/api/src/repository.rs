@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::layer::{Drift, RemediationStrategy, RunHistoryPolicy};
 use crate::overrides::RunnerOverride;
 use crate::text::{CommitId, DataKey, GitUrl, ObjectName, RefName, Span};
+use crate::timeouts::Timeouts;
 use crate::tool::Choice;
 
 /// Where code comes from, and what its layers have in common.
@@ -81,6 +82,9 @@ pub struct TerraformRepositorySpec {
     /// How drift is looked for, unless the layer says otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// How long plans and applies may take, unless the layer says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<Timeouts>,
     /// How many runner pods may work for this repository's layers at the same time; the others queue. 0 sets no limit beside the
     /// controller's own.
     #[serde(default, skip_serializing_if = "is_zero")]

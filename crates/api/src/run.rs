@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::backend::StateIdentity;
 use crate::difference::Differences;
 use crate::image::{BuiltImage, PinnedImage};
+use crate::setup::Setup;
 use crate::text::{CommitId, ObjectName, Sha256};
 
 /// One plan or one apply of a layer, or the build of its image. It never changes.
@@ -101,6 +102,9 @@ pub struct TerraformRunSpec {
     /// does not begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<Sha256>,
+    /// What it is planned or applied with; a run that was made before this was written down has what the layer says when it begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<Setup>,
     /// Whether it keeps the outputs of the code once that is in place, for the layer's Secrets and ConfigMaps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outputs: bool,
@@ -199,6 +203,10 @@ pub struct Artifact {
     pub attempt: u32,
     /// The sha256 of the bytes that are applied.
     pub sha256: Sha256,
+    /// From when on it is too old to be applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::condition::time_schema")]
+    pub expires: Option<Time>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
@@ -233,11 +241,11 @@ pub struct Trigger {
 pub enum TriggerKind {
     /// A new commit touches the layer.
     Commit,
-    /// The variables or the environment of the layer are other ones.
+    /// What the layer gives to its code is another: variables, environment, path, workspace or tool.
     Inputs,
     /// The layer's outputs are to be written somewhere, and no run has kept them yet.
     Outputs,
-    /// The last plan is older than the drift interval.
+    /// The last plan is older than the drift interval, or too old to be applied.
     Drift,
     /// A person asked.
     Manual,

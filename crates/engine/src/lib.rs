@@ -140,6 +140,8 @@ pub struct Settings {
     /// How often the registries of images are asked.
     pub image_interval: Duration,
     pub drift_interval: Duration,
+    /// How old a plan may be when it is applied.
+    pub plan_expiry: Duration,
     pub max_retries: u32,
     /// Runner pods at work at the same time, over all repositories; 0 sets no limit.
     pub max_runner_pods: u32,
@@ -165,6 +167,7 @@ impl Settings {
             poll_interval: Duration::from_secs(60),
             image_interval: Duration::from_secs(6 * 60 * 60),
             drift_interval: Duration::from_secs(30 * 60),
+            plan_expiry: Duration::from_secs(24 * 60 * 60),
             max_retries: api::run::default_max_retries(),
             max_runner_pods: 0,
             runs_kept: 5,

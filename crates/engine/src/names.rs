@@ -2,6 +2,7 @@
 
 use api::image::ImageBuilder;
 use api::run::{Action, Mode};
+use api::setup::Setup;
 use api::text::{BaseImage, CommitId, FilePath, Sha256};
 
 /// What makes one run of a layer another than the next.
@@ -15,6 +16,8 @@ pub struct Wish<'a> {
     pub plan: Option<&'a Sha256>,
     /// The digest of variables and environment; none where the layer gives none.
     pub inputs: Option<&'a Sha256>,
+    /// What it is worked with, where that is part of the wish.
+    pub setup: Option<&'a Setup>,
     /// Tells apart two wishes for the same commit: the run before a drift check, the text of a manual sync.
     pub token: &'a str,
 }
@@ -34,6 +37,8 @@ pub fn run(wish: Wish<'_>) -> String {
     ];
     // A layer without inputs has the names that it had before there were any.
     parts.extend(wish.inputs.map(Sha256::as_str));
+    let setup = wish.setup.map(|setup| format!("setup {}", setup.digest()));
+    parts.extend(setup.as_deref());
     let digest = digest(&parts);
     format!("{}-{}-{digest}", label_part(wish.layer), wish.action.as_str())
 }
@@ -116,6 +121,7 @@ fn digest(parts: &[&str]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn the_same_wish_has_the_same_name_and_another_wish_another() {
@@ -128,6 +134,7 @@ mod tests {
             revision: &commit,
             plan: None,
             inputs: None,
+            setup: None,
             token: "",
         };
         assert_eq!(run(wish), run(wish));
@@ -136,6 +143,15 @@ mod tests {
         assert_ne!(run(wish), run(Wish { action: Action::Apply, ..wish }));
         assert_ne!(run(wish), run(Wish { mode: Mode::Destroy, ..wish }));
         assert_ne!(run(wish), run(Wish { inputs: Some(&Sha256::of(b"a")), ..wish }));
+        let setup =
+            |path: &str| serde_json::from_value(json!({ "path": path, "workspace": "default" })).unwrap();
+        let (here, there): (Setup, Setup) = (setup("here"), setup("there"));
+        assert_ne!(run(wish), run(Wish { setup: Some(&here), ..wish }));
+        assert_ne!(run(Wish { setup: Some(&there), ..wish }), run(Wish { setup: Some(&here), ..wish }));
+        assert_eq!(
+            run(Wish { setup: Some(&setup("here/")), ..wish }),
+            run(Wish { setup: Some(&here), ..wish })
+        );
     }
 
     #[test]
@@ -151,6 +167,7 @@ mod tests {
                 revision: &commit,
                 plan: None,
                 inputs: None,
+                setup: None,
                 token: "",
             }),
             100,

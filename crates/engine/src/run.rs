@@ -27,7 +27,7 @@ pub(crate) use inside::is_inside;
 pub use lock::{Lock, is_done_with};
 pub use pod::{Obstacle, can_still_work, is_ours, obstacle};
 
-use api::attempt::{Description, Outcome};
+use api::attempt::{Description, Outcome, Reason};
 use api::audit::Entry;
 use api::inputs::{DigestKey, Inputs};
 use api::overrides::RunnerOverride;
@@ -44,6 +44,7 @@ use self::ended::{Ended, Next};
 use self::inside::Stay;
 use self::lock::{Permit, holds_lock, lease_name, lock};
 use self::pod::{has_ended, is_being_deleted, never_ran};
+use crate::layer::moment;
 use crate::queue::{Holds, Slot, Waiting};
 use crate::{Read, Settings, Wake, later, manifests};
 
@@ -330,6 +331,16 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
         let message = "the layer's variables, environment, backend or arguments changed before it started; the layer goes on with the new ones";
         return give_up(seen, status, SUPERSEDED, message);
     }
+    let planned_with = run.spec.setup.as_ref().filter(|_| is_given);
+    if let Some(changed) = planned_with.and_then(|setup| layer.setup(repository).changes_since(setup)) {
+        let message = format!("the layer changed before it started: {changed}; the layer goes on with that");
+        return give_up(seen, status, SUPERSEDED, &message);
+    }
+    if let Some(at) = expired(seen) {
+        let message =
+            format!("the plan expired at {} before it could be applied; nothing was changed", moment(at));
+        return give_up(seen, status, Reason::Stale.as_str(), &message);
+    }
     let settings = seen.settings;
     if is_given && let Err(unusable) = layer.inputs(repository, &settings.backends, &settings.overrides) {
         return give_up(seen, status, SUPERSEDED, &unusable.to_string());
@@ -420,6 +431,12 @@ fn start(seen: &Observed<'_>, status: &TerraformRunStatus, number: u32) -> Decis
     effects.extend(copy_login(seen, number, &pod));
     effects.push(Effect::CreatePod(Box::new(pod)));
     Decision { effects, wake: Wake::OnChange }
+}
+
+/// Since when the plan is too old to be applied, if it is.
+fn expired(seen: &Observed<'_>) -> Option<Timestamp> {
+    let expires = seen.run.spec.artifact.as_ref()?.expires.as_ref()?.0;
+    (seen.now >= expires).then_some(expires)
 }
 
 /// The state of a run that waits for an attempt to begin.

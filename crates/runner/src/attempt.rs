@@ -159,6 +159,7 @@ impl Work<'_> {
             Mode::Destroy => (Moment::BeforeDestroy, Moment::AfterDestroy),
             Mode::Normal | Mode::RefreshOnly => (Moment::BeforeApply, Moment::AfterApply),
         };
+        self.check_age()?;
         match script {
             Some(script) => self.check_script(script, plan)?,
             None => self.check_fresh(plan, ready).await?,

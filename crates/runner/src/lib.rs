@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use api::attempt::{Description, Outcome, Reason};
 use api::run::Action;
-use api::text::Sha256;
+use api::text::{Sha256, Span};
 use datastore::client::{self, TokenSource};
 use datastore::{Artefact, Attempt, Client, StateId};
 use jiff::Timestamp;
@@ -82,9 +82,9 @@ pub struct RunnerOptions {
     pub grace: Duration,
     /// How long an absent datastore is waited for.
     pub patience: Duration,
-    /// How long a plan may take, from its start; one that hangs is stopped then. An apply has all the time that it needs: whoever
-    /// knows better cancels it.
-    pub plan_limit: Duration,
+    /// How long a plan may take, from its start, where its description does not say it; one that hangs is stopped then. An apply has all the
+    /// time that it needs, unless its description says otherwise: one that is stopped leaves its work half done.
+    pub plan_limit: Span,
     pub echo: Echo,
 }
 
@@ -209,13 +209,18 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
         own: Given::default(),
         image: None,
     };
+    let limit = limit(&description, options.plan_limit);
+    let overdue = AtomicBool::new(false);
     // The log travels and the state is served while the tool works; the attempt is over when its work is and its log
     // is stored.
-    let overdue = AtomicBool::new(false);
     let working = async {
         let mut ending = work.run(&mut tool).await;
-        if overdue.load(Ordering::Relaxed) && ending.reason == Reason::Interrupted {
-            ending.message = format!("{}: {}", too_long(options.plan_limit), ending.message);
+        if let Some(limit) = limit
+            && overdue.load(Ordering::Relaxed)
+            && ending.reason == Reason::Interrupted
+        {
+            ending.reason = Reason::TimedOut;
+            ending.message = format!("{}: {}", too_long(description.action, limit), ending.message);
         }
         match ending.logged {
             Logged::Yes => {}
@@ -227,9 +232,10 @@ pub async fn run_until(options: RunnerOptions, stop: impl Future<Output = ()>) -
     let stopping = async {
         tokio::select! {
             () = stop => log.line("Asked to stop; waiting for the tool to end."),
-            () = time_is_up(&description, options.plan_limit) => {
+            limit = time_is_up(limit) => {
                 overdue.store(true, Ordering::Relaxed);
-                log.line(&format!("It {}; waiting for the tool to end.", too_long(options.plan_limit)));
+                let words = too_long(description.action, limit);
+                log.line(&format!("It {words}; waiting for the tool to end."));
             }
         }
         wish.send_replace(Wish::Stop);
@@ -303,15 +309,32 @@ fn unreachable_ending() -> ((Ending, Sha256), Result<(), client::Error>) {
     ((ending, attempt::empty_digest()), Ok(()))
 }
 
-async fn time_is_up(description: &Description, plan_limit: Duration) {
-    match description.action {
-        Action::Plan | Action::Build => tokio::time::sleep(plan_limit).await,
-        Action::Apply => std::future::pending().await,
+/// How long the attempt may take, if there is a limit.
+fn limit(description: &Description, plan_limit: Span) -> Option<Span> {
+    description.timeout.or(match description.action {
+        Action::Plan | Action::Build => Some(plan_limit),
+        Action::Apply => None,
+    })
+}
+
+/// The limit, once it is reached.
+async fn time_is_up(limit: Option<Span>) -> Span {
+    match limit {
+        Some(limit) => {
+            tokio::time::sleep(limit.get()).await;
+            limit
+        }
+        None => std::future::pending().await,
     }
 }
 
-fn too_long(limit: Duration) -> String {
-    format!("took longer than {limit:?} and was stopped")
+fn too_long(action: Action, limit: Span) -> String {
+    match action {
+        Action::Plan | Action::Apply => {
+            format!("took longer than the {limit} of spec.timeouts.{} and was stopped", action.as_str())
+        }
+        Action::Build => format!("took longer than {limit} and was stopped"),
+    }
 }
 
 async fn fetch_description(client: &Client, attempt: &Attempt) -> Result<Description, Error> {

@@ -6,6 +6,7 @@ use api::attempt::Reason;
 use api::backend::Backend;
 use datastore::StateId;
 use datastore::client::{self, LockChange};
+use jiff::Timestamp;
 use tofu::plan_file::{StateFacts, base_state};
 
 use crate::attempt::{Ready, Work};
@@ -49,6 +50,18 @@ impl Work<'_> {
                 backend.map_or("Terrane's own".to_owned(), Backend::to_string)
             ),
         ))
+    }
+
+    /// A plan is applied for as long as the controllers allow, however long its pod was on its way.
+    pub(crate) fn check_age(&self) -> Step<()> {
+        let expires = self.description.plan.as_ref().and_then(|plan| plan.expires);
+        match expires.filter(|at| Timestamp::now() >= *at) {
+            None => Ok(()),
+            Some(at) => {
+                let message = format!("the plan expired at {at}; nothing was applied, a new plan is needed");
+                Err(Ending::failed(Reason::Stale, message))
+            }
+        }
     }
 
     /// A plan fits only the state it was made from.

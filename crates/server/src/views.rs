@@ -89,6 +89,9 @@ pub(crate) struct Plan {
     sha256: String,
     changes: Changes,
     made_at: String,
+    /// From when on it is too old to be applied; absent once it is applied, or where it has nothing to apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
 }
 
 impl From<&PlanRef> for Plan {
@@ -99,6 +102,7 @@ impl From<&PlanRef> for Plan {
             sha256: plan.sha256.to_string(),
             changes: plan.summary.into(),
             made_at: moment(&plan.made_at),
+            expires: plan.expires.as_ref().map(moment),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::commands::{
 use crate::image_builds::{ClusterBuilds, ImageBuilds};
 use crate::image_pods::ClusterImagePods;
 use crate::image_sources::ImageSources;
+use crate::plan_limits::PlanLimits;
 use crate::runner_overrides::RunnerOverrides;
 use crate::signs::Figures;
 use crate::source_limits::SourceLimits;
@@ -178,6 +179,8 @@ pub(crate) struct Up {
     #[command(flatten)]
     pub image_sources: ImageSources,
     #[command(flatten)]
+    pub plan_limits: PlanLimits,
+    #[command(flatten)]
     pub image_builds: ImageBuilds,
     #[command(flatten)]
     pub downloads: tools::Downloads,
@@ -258,6 +261,8 @@ pub(crate) struct Controller {
     pub source_limits: SourceLimits,
     #[command(flatten)]
     pub image_sources: ImageSources,
+    #[command(flatten)]
+    pub plan_limits: PlanLimits,
     #[command(flatten)]
     pub image_pods: ClusterImagePods,
     #[command(flatten)]

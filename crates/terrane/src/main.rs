@@ -17,6 +17,7 @@ mod kubernetes;
 mod listening;
 mod local_node;
 mod metacontroller;
+mod plan_limits;
 mod provider_service;
 mod runner_overrides;
 mod signs;

@@ -199,7 +199,7 @@ fn object(kind: &str, spec: Value) -> Value {
 async fn layers_are_readable(s: Scope) -> Result<()> {
     let spec = json!({
         "repository": {"name": "r"}, "branch": "main", "path": "x", "triggerPaths": ["y"], "workspace": "w", "terraform": {"version": "1.9.8"},
-        "drift": {"interval": "1h"}, "remediationStrategy": {"onError": {"maxRetries": 1}},
+        "drift": {"interval": "1h"}, "timeouts": {"plan": "1h"}, "remediationStrategy": {"onError": {"maxRetries": 1}},
     });
     let layer = object("TerraformLayer", spec);
     let fields = [
@@ -209,6 +209,7 @@ async fn layers_are_readable(s: Scope) -> Result<()> {
         ("/spec/triggerPaths/0", PATTERNS),
         ("/spec/workspace", WORKSPACES),
         ("/spec/drift/interval", SPANS),
+        ("/spec/timeouts/plan", SPANS),
     ];
     agree::<TerraformLayer>(&s, "terraformlayers", &layer, &fields).await?;
     let path = format!("/apis/terrane.dev/v1alpha1/namespaces/{}/terraformlayers?dryRun=All", s.name());
@@ -230,8 +231,10 @@ async fn layers_are_readable(s: Scope) -> Result<()> {
 }
 
 async fn repositories_are_readable(s: Scope) -> Result<()> {
-    let spec = json!({"repository": {"url": "https://host/a"}, "pollInterval": "1m"});
-    let fields = [("/spec/repository/url", URLS), ("/spec/pollInterval", SPANS)];
+    let spec =
+        json!({"repository": {"url": "https://host/a"}, "pollInterval": "1m", "timeouts": {"apply": "1h"}});
+    let fields =
+        [("/spec/repository/url", URLS), ("/spec/pollInterval", SPANS), ("/spec/timeouts/apply", SPANS)];
     agree::<TerraformRepository>(&s, "terraformrepositories", &object("TerraformRepository", spec), &fields)
         .await
 }

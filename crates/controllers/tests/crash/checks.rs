@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::attempt::Description;
 use api::run::{Action, Mode, TerraformRunSpec};
+use api::setup::Setup;
 use api::text::Sha256;
 use api::{annotation, label};
 use engine::leader::LEASE;
@@ -15,7 +17,7 @@ use testkit::faults::{Event, Fault, Seam};
 
 use crate::stage::{Exec, place};
 use crate::workloads::{Lead, Workload};
-use crate::world::World;
+use crate::world::{PLAN_EXPIRY, World};
 
 pub fn all(workload: &Workload, world: &World) -> Vec<String> {
     world.faults.read(|history| broken(workload, world, history))
@@ -182,7 +184,7 @@ fn fences(history: &[Event], execs: &[Exec]) -> Vec<String> {
     found
 }
 
-/// S3: what is applied was planned from the state as it is.
+/// S3: what is applied was planned from the state as it is, and not longer ago than allowed.
 fn fresh(execs: &[Exec]) -> Vec<String> {
     let mut found = Vec::new();
     for exec in execs {
@@ -192,6 +194,14 @@ fn fresh(execs: &[Exec]) -> Vec<String> {
             let (from, now) = (&made.base, &exec.base);
             found
                 .push(format!("S3: plan {} was made from {from:?}, applied to {now:?}", plan.sha256.short()));
+        }
+        let made_at = made.and_then(|made| made.planned_at);
+        if made_at.is_some_and(|at| exec.began_at >= engine::later(at, PLAN_EXPIRY)) {
+            found.push(format!(
+                "S3: plan {} of {made_at:?} was applied at {}",
+                plan.sha256.short(),
+                exec.began_at
+            ));
         }
     }
     found
@@ -303,7 +313,13 @@ fn cancel_honoured(history: &[Event], execs: &[Exec]) -> Vec<String> {
     found
 }
 
-/// S2 and S3: what is applied is a plan made of this state and commit, and somebody allowed these bytes.
+/// Where the tool runs, and which it is.
+fn setup(description: &Description) -> Setup {
+    let Description { path, workspace, tool, tool_version, terragrunt, .. } = description.clone();
+    Setup { path, workspace, tool, tool_version, terragrunt }
+}
+
+/// S2 and S3: what is applied is a plan made of this state and commit, by the same tool, and somebody allowed these bytes.
 fn approved(workload: &Workload, world: &World) -> Vec<String> {
     let automatic = (workload.layers)().is_ok_and(|layers| {
         layers
@@ -320,9 +336,10 @@ fn approved(workload: &Workload, world: &World) -> Vec<String> {
             other.plan.as_ref() == Some(plan)
                 && place(&other.description) == place(&exec.description)
                 && other.description.revision == exec.description.revision
+                && setup(&other.description) == setup(&exec.description)
         });
         if !made {
-            found.push(format!("S3: plan {} was not made for this state and commit", plan.short()));
+            found.push(format!("S3: plan {} was not made for this state, commit and tool", plan.short()));
         }
         if !automatic && !world.approved.contains(plan) {
             found.push(format!("S2: plan {} was applied and nobody approved it", plan.short()));
@@ -597,6 +614,7 @@ fn run_name(spec: &TerraformRunSpec, token: &str) -> String {
         revision: &spec.layer.revision,
         plan: spec.artifact.as_ref().map(|artifact| &artifact.sha256),
         inputs: spec.inputs.as_ref(),
+        setup: spec.setup.as_ref(),
         token: &token,
     })
 }

@@ -56,6 +56,9 @@ pub struct Exec {
     pub image: Option<PinnedImage>,
     /// The state as it was when this started.
     pub base: Base,
+    /// When it started, and the plan that it made was there.
+    pub began_at: Timestamp,
+    pub planned_at: Option<Timestamp>,
 }
 
 /// What a plan is made from: lineage and serial of a state.
@@ -200,7 +203,8 @@ impl Stage {
             let bytes = runner.artefact_get(&source, Artefact::Plan, 1 << 20).await?.context("no plan")?;
             ensure!(Sha256::of(&bytes) == plan.sha256, "the plan's bytes are not the approved ones");
             let made: Value = serde_json::from_slice(&bytes)?;
-            if made["serial"] != json!(self.base(&description).serial) {
+            let is_old = plan.expires.is_some_and(|expires| clock::now() >= expires);
+            if is_old || made["serial"] != json!(self.base(&description).serial) {
                 self.report(&runner, &attempt, &description, "Stale", &Made::Nothing).await?;
                 self.processes.insert(uid, Process::Ended);
                 return self.phase(pod, "Failed", 1).await;
@@ -216,6 +220,8 @@ impl Stage {
             reported: None,
             plan: None,
             image: None,
+            began_at: clock::now(),
+            planned_at: None,
         });
         self.processes.insert(uid, Process::Running(self.execs.len() - 1));
         self.bind(pod).await?;
@@ -267,7 +273,10 @@ impl Stage {
                 self.execs[at].reported = Some(report);
                 match made {
                     Made::Nothing => {}
-                    Made::Plan { sha256, .. } => self.execs[at].plan = Some(sha256),
+                    Made::Plan { sha256, .. } => {
+                        self.execs[at].plan = Some(sha256);
+                        self.execs[at].planned_at = Some(clock::now());
+                    }
                     Made::Image(image) => self.execs[at].image = Some(image),
                 }
                 0

@@ -11,7 +11,7 @@ use api::{Repo, Terraform, TerraformLayer, TerraformNotification};
 use serde_json::json;
 use testkit::objects::{self, Remedied};
 
-use crate::stage::{Stage, Verdict};
+use crate::stage::{Exec, Stage, Verdict};
 use crate::world::{Rest, commit, image_of};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub enum Act {
     Unname,
     /// Time passes in which a leader renews its Lease.
     Wait,
+    /// Time passes in which a plan grows too old to be applied.
+    Age,
 }
 
 /// What happens while a process is dead.
@@ -103,6 +105,8 @@ const OF_TERRAFORMS: Meets = Meets::Door(&["terraforms", "terraformrepositories"
 const OF_IMAGES: Meets = Meets::Door(&["terraformlayers"]);
 /// What a stack is.
 const OF_STACKS: Meets = Meets::Door(&["terraformlayers"]);
+/// What becomes of a word on a plan. The runs themselves are those of other workloads.
+const OF_WORDS: Meets = Meets::Door(&["terraformlayers", "terraformruns", "terraformapprovals"]);
 const OF_NOTIFICATIONS: Meets = Meets::Door(&["terraformnotifications"]);
 /// What a webhook changes, and what follows from it before there is a run.
 const OF_WEBHOOKS: Meets = Meets::Door(&["terraformrepositories", "terraformlayers"]);
@@ -115,6 +119,15 @@ const TWO: &[&str] = &["controllers", "rival"];
 
 fn asking() -> Result<Vec<TerraformLayer>> {
     Ok(vec![objects::layer("db", "code", "db")?])
+}
+
+/// Whose plans expire before they are made anew anyway.
+fn asking_for_long() -> Result<Vec<TerraformLayer>> {
+    let mut layers = asking()?;
+    for layer in &mut layers {
+        layer.spec.drift = Some(serde_json::from_value(json!({ "interval": "240h" }))?);
+    }
+    Ok(layers)
 }
 
 fn automatic() -> Result<Vec<TerraformLayer>> {
@@ -218,7 +231,17 @@ const PLAIN: Workload = Workload {
 
 pub const ALL: &[Workload] = &[
     PLAIN,
-    Workload { name: "another tool after a crash", meanwhile: Meanwhile::Retool, ..PLAIN },
+    Workload {
+        name: "another tool after a crash",
+        meanwhile: Meanwhile::Retool,
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 1)?;
+            planned_as_asked(rest, stage)
+        },
+        ..PLAIN
+    },
     Workload {
         name: "one runner for two layers",
         layers: apart,
@@ -481,6 +504,20 @@ pub const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "an approval that comes too late, and one of the next plan",
+        layers: asking_for_long,
+        meets: OF_WORDS,
+        acts: &[Act::Age, Act::Approve, Act::Approve],
+        expect: |rest, stage| {
+            all_in(rest, LayerState::Idle)?;
+            in_place(stage, 'a')?;
+            equal("applies", stage.applies(), 1)?;
+            let plans = stage.execs.iter().filter(|exec| exec.plan.is_some()).count();
+            if plans >= 2 { Ok(()) } else { Err("the plan that was too old was applied".to_owned()) }
+        },
+        ..PLAIN
+    },
+    Workload {
         name: "two layers on one state",
         layers: sharing,
         // Whichever came second finds its plan stale or without changes; both end in sync.
@@ -545,6 +582,20 @@ fn all_in(rest: &Rest, state: LayerState) -> Result<(), String> {
                 status.state,
                 status.why.unwrap_or_default()
             ));
+        }
+    }
+    Ok(())
+}
+
+/// What was planned last of each layer was planned with the tool that it asks for.
+fn planned_as_asked(rest: &Rest, stage: &Stage) -> Result<(), String> {
+    for layer in &rest.layers {
+        let asked = layer.setup(None);
+        let of_layer = |exec: &&Exec| Some(&exec.description.layer_uid) == layer.metadata.uid.as_ref();
+        let planned = stage.execs.iter().rev().filter(of_layer).find(|exec| exec.plan.is_some());
+        let tool = planned.map(|exec| (exec.description.tool, exec.description.tool_version.clone()));
+        if tool != Some((asked.tool, asked.tool_version.clone())) {
+            return Err(format!("it was last planned with {tool:?}, and asks for {asked:?}"));
         }
     }
     Ok(())

@@ -59,6 +59,8 @@ use crate::workloads::{Act, Lead, Meanwhile, Workload};
 const POLL: Duration = Duration::from_secs(30 * 60);
 /// Between two looks at the infrastructure: so rare that none falls into the time until a commit is seen.
 pub const DRIFT: Duration = Duration::from_secs(60 * 60);
+/// How old a plan may be when it is applied.
+pub const PLAN_EXPIRY: Duration = Duration::from_secs(2 * 60 * 60);
 /// Nothing will happen by itself for so long: the world is at rest. Shorter than anything that happens again and again.
 const LULL: Duration = Duration::from_secs(20 * 60);
 /// Where the receiver of notifications listens.
@@ -319,6 +321,7 @@ impl World {
         settings.poll_interval = POLL;
         settings.image_interval = POLL;
         settings.drift_interval = DRIFT;
+        settings.plan_expiry = PLAN_EXPIRY;
         settings.max_runner_pods = self.cap;
         settings.builds = Some(Builds::default());
         settings.retry = Policy { first: Duration::from_secs(1), max: Duration::from_secs(60) };
@@ -505,6 +508,7 @@ impl World {
                 self.attentive = self.attentive.max(end);
                 self.pass(TERMS.period * 2).await?;
             }
+            Act::Age => clock::set(engine::later(clock::now(), PLAN_EXPIRY)),
             Act::Cancel => {
                 let runs = Api::<TerraformRun>::default_namespaced(self.people.clone());
                 let wish = json!({ "metadata": { "annotations": { annotation::CANCEL: "jane" } } });

@@ -320,7 +320,12 @@ pub(crate) async fn a_runner_may_do_exactly_what_its_run_needs(harness: Harness)
     harness.describe(&description("team", "neighbour", Action::Apply, 3, "other-state")).await;
     harness.describe(&description("foreign", "stranger", Action::Apply, 3, "foreign-state")).await;
     let apply = Description {
-        plan: Some(PlanSource { run_uid: "plan-run".to_owned(), attempt: 1, sha256: Sha256::of(b"plan") }),
+        plan: Some(PlanSource {
+            run_uid: "plan-run".to_owned(),
+            attempt: 1,
+            sha256: Sha256::of(b"plan"),
+            expires: None,
+        }),
         ..description("team", "apply-run", Action::Apply, 2, "own-state")
     };
     harness.describe(&apply).await;

@@ -236,6 +236,7 @@ pub(crate) fn description(
         script: None,
         kept: None,
         delete_workspace: false,
+        timeout: None,
     }
 }
 

@@ -128,6 +128,10 @@ fn of_build(registry: &ContainerRegistry) -> Result<ImageBuild, Problem> {
             "spec.containerRegistry.imageName has the tag {tag}, but each commit is built under a tag of its own; remove it"
         )));
     }
+    if registry.semantic_version.is_some() {
+        let why = "spec.containerRegistry.semanticVersion chooses among images that are there, but beside spec.gitRepo each commit is built into one; remove one of the two";
+        return Err(refused(why.to_owned()));
+    }
     let build = ImageBuild {
         provider: registry.provider.clone(),
         name: ImageRepository::new(name).map_err(refused_name)?,

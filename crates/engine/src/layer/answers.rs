@@ -8,9 +8,14 @@ use api::run::Mode;
 use api::text::Sha256;
 use api::{TerraformApproval, TerraformRun};
 
-use super::history::History;
+use super::history::{History, Plan};
 use super::remedy::rejected_by;
-use super::{Effect, Observed, name_of};
+use super::{Effect, Observed, expiry, name_of};
+
+/// There is another plan by now, or none.
+const GONE: &str = "PlanGone";
+/// The plan grew too old before it was applied.
+const EXPIRED: &str = "PlanExpired";
 
 struct Answer {
     truth: Truth,
@@ -42,6 +47,11 @@ fn answered(
         return None;
     }
     let Answer { truth, reason, message } = answer(seen, history, starting, approval)?;
+    // It says why there is another plan by now.
+    let has_expired = condition::find(&status.conditions, "Ready").is_some_and(|told| told.reason == EXPIRED);
+    if has_expired && reason == GONE {
+        return None;
+    }
     let mut next = status.clone();
     let generation = approval.metadata.generation;
     condition::set(&mut next.conditions, "Ready", truth, reason, message.as_str(), generation, seen.now);
@@ -88,11 +98,18 @@ fn answer(
         (Word::Approve | Word::Reject, None) if !is_current(history, plan) => {
             let layer = name_of(seen.layer);
             no(
-                "PlanGone",
+                GONE,
                 format!(
                     "layer {layer} has another plan by now, or none; its newest is shown by: terrane diff {layer}"
                 ),
             )
+        }
+        (Word::Approve, None) if has_expired(seen, history, plan) => {
+            let layer = name_of(seen.layer);
+            let message = format!(
+                "the plan expired before it was applied; layer {layer} makes another, which is shown by: terrane diff {layer}"
+            );
+            no(EXPIRED, message)
         }
         (Word::Reject, None) => yes("Rejected", "the plan is not applied".to_owned()),
         (Word::Approve, None) => {
@@ -103,9 +120,18 @@ fn answer(
 
 /// Whether it is the newest plan of its kind. What came after it is never taken back. O(runs kept).
 fn is_current(history: &History<'_>, plan: &Sha256) -> bool {
+    of_newest(history, plan, |_| true)
+}
+
+/// Whether it is that, and too old to be applied.
+fn has_expired(seen: &Observed<'_>, history: &History<'_>, plan: &Sha256) -> bool {
+    of_newest(history, plan, |newest| expiry::has_expired(seen, newest))
+}
+
+fn of_newest(history: &History<'_>, plan: &Sha256, is_so: impl Fn(&Plan<'_>) -> bool) -> bool {
     let destroy = history.newest_plan(Mode::Destroy);
     let newest = [history.plan.as_ref(), history.look.as_ref(), destroy.as_ref()];
-    newest.into_iter().flatten().any(|newest| newest.sha256 == plan)
+    newest.into_iter().flatten().any(|newest| newest.sha256 == plan && is_so(newest))
 }
 
 fn name(run: &TerraformRun) -> &str {

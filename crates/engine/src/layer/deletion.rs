@@ -9,11 +9,12 @@ use api::layer::{DeletionPolicy, LayerState, OVERRIDE_REFUSED};
 use api::run::{Action, Mode, Trigger, TriggerKind};
 use api::text::CommitId;
 
+use super::expiry::apply_or_renew;
 use super::history::{History, Plan, bundle_of, has_begun, has_succeeded};
 use super::need::{self, Need, Standing, brief, hold};
 use super::refused::{self, Heeded, WAY_OUT};
 use super::remedy::{PlanWish, after_failed_apply, plan_or_pause, rejection};
-use super::runs::{self, Files, Wanted, start_apply, start_plan};
+use super::runs::{self, Files, Wanted, start_plan};
 use super::{
     Decision, Effect, Observed, Read, answers, holds_finalizer, moved, policy, retention, status, undone,
 };
@@ -129,7 +130,10 @@ fn destroy(seen: &Observed<'_>, history: &History<'_>) -> Option<Need> {
         };
         // Whoever asks by hand may have put right what the layer says, so that counts as far as it can be had.
         let wanted = match now {
-            Some(inputs) => Wanted { inputs, ..wanted },
+            Some(inputs) => {
+                let setup = Some(seen.layer.setup(super::repository(seen)));
+                Wanted { inputs, setup, ..wanted }
+            }
             None => Wanted { undoes: undone::of(seen), ..wanted },
         };
         return Some(start_plan(seen, wanted));
@@ -162,7 +166,7 @@ fn after_plan(seen: &Observed<'_>, history: &History<'_>, plan: &Plan<'_>, reaso
             }
             None => {
                 let trigger = Trigger { kind: TriggerKind::Deletion, by: None, reason: reason.to_owned() };
-                start_apply(seen, plan, trigger)
+                apply_or_renew(seen, history, plan, trigger)
             }
         }),
     }

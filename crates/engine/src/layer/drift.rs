@@ -4,11 +4,11 @@ use api::TerraformRun;
 use api::layer::{LayerState, OnDrift};
 use api::run::{Mode, Trigger, TriggerKind};
 
+use super::expiry::{apply_or_renew, wait_for_word};
 use super::history::{History, Plan, finished_at, has_succeeded};
 use super::need::{Need, Standing, hold, words_of};
 use super::outputs::plan_for_outputs;
 use super::remedy::{PlanWish, after_failed_apply, approval, plan_or_pause, rejection};
-use super::runs::start_apply;
 use super::{Observed, Source, name_of, policy};
 use crate::{Wake, later};
 
@@ -62,7 +62,8 @@ fn moved(seen: &Observed<'_>, source: &Source, history: &History<'_>, found: &Pl
             Some(why) => waiting(seen, source, history, found, "Rejected", &why),
             None => {
                 let reason = "drift is accepted".to_owned();
-                start_apply(seen, found, Trigger { kind: TriggerKind::Auto, by: None, reason })
+                let allowed = Trigger { kind: TriggerKind::Auto, by: None, reason };
+                apply_or_renew(seen, history, found, allowed)
             }
         },
     }
@@ -74,7 +75,7 @@ fn acceptance(seen: &Observed<'_>, history: &History<'_>, found: &Plan<'_>) -> O
         Some(apply) if has_succeeded(apply) => None,
         Some(apply) => Some(after_failed_apply(seen, history, apply)),
         None if rejection(seen, found).is_some() => None,
-        None => approval(seen, found).map(|trigger| start_apply(seen, found, trigger)),
+        None => approval(seen, found).map(|trigger| apply_or_renew(seen, history, found, trigger)),
     }
 }
 
@@ -119,7 +120,7 @@ fn waiting(
         return look(seen, history, source, found.run, mode(seen, source, history));
     }
     let why = format!("drifted, {}; {because}", found.differences.words());
-    hold(LayerState::Idle, reason, why, Standing::Waiting, Wake::At(due))
+    wait_for_word(seen, found, LayerState::Idle, reason, why, due)
 }
 
 fn in_sync(seen: &Observed<'_>, source: &Source, history: &History<'_>, run: &TerraformRun) -> Need {

@@ -3,16 +3,19 @@
 use api::condition;
 use api::difference::Differences;
 use api::run::{Action, Mode, PlanSummary, RunState, TerraformRun};
+use api::setup::Setup;
 use api::text::{CommitId, Sha256};
 use jiff::Timestamp;
 
-use super::{Observed, known_inputs};
+use super::{Observed, known_inputs, known_setup};
 use crate::Read;
 
 /// O(runs kept for the layer · log).
 pub(super) struct History<'a> {
     /// What the layer gives to its code now.
     inputs: Option<Sha256>,
+    /// Where and by which tool that is planned now.
+    setup: Option<Setup>,
     pub(super) newest_first: Vec<&'a TerraformRun>,
     pub(super) active: Option<&'a TerraformRun>,
     /// The newest plan towards the code.
@@ -42,6 +45,8 @@ pub(super) struct Plan<'a> {
     pub(super) lineage: Option<&'a str>,
     pub(super) differences: &'a Differences,
     pub(super) made_at: Timestamp,
+    /// When the attempt that made it began.
+    pub(super) begun_at: Timestamp,
 }
 
 impl<'a> History<'a> {
@@ -50,7 +55,8 @@ impl<'a> History<'a> {
             Read::Present(Ok(source)) => Some(&source.relevant),
             Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
         };
-        Self { inputs: known_inputs(seen).cloned(), ..Self::of_runs(seen.runs, relevant) }
+        let (inputs, setup) = (known_inputs(seen).cloned(), Some(known_setup(seen)));
+        Self { inputs, setup, ..Self::of_runs(seen.runs, relevant) }
     }
 
     /// What the runs themselves say, where nothing is known of what the layer gives to its code now.
@@ -83,7 +89,7 @@ impl<'a> History<'a> {
             .copied()
             .find(|run| is_acceptance(run))
             .filter(|run| in_place.is_none_or(|in_place| ended(run) >= ended(in_place)));
-        Self { inputs: None, newest_first, active, plan, apply, look, accepted, in_place }
+        Self { inputs: None, setup: None, newest_first, active, plan, apply, look, accepted, in_place }
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&'a TerraformRun> {
@@ -114,9 +120,9 @@ impl<'a> History<'a> {
         self.newest_first.iter().copied().find(ran)
     }
 
-    /// Whether the run worked with the variables and the environment that the layer has now.
+    /// Whether the run worked with the variables and the environment that the layer has now, in the same place and with the same tool.
     pub(super) fn is_given_the_same(&self, run: &TerraformRun) -> bool {
-        run.spec.inputs == self.inputs
+        run.spec.inputs == self.inputs && is_set_up_alike(run.spec.setup.as_ref(), self.setup.as_ref())
     }
 
     /// The acceptance of drift from this commit that still holds.
@@ -137,6 +143,7 @@ impl<'a> History<'a> {
             Some(run) => {
                 &run.spec.layer.revision == revision
                     && run.spec.inputs == plan.run.spec.inputs
+                    && is_set_up_alike(run.spec.setup.as_ref(), plan.run.spec.setup.as_ref())
                     && finished_at(run) <= Some(plan.made_at)
             }
             // Runs can be deleted by hand; then the status remembers.
@@ -164,6 +171,11 @@ impl<'a> History<'a> {
                 && finished_at(run) >= since
         })
     }
+}
+
+/// As far as both are known.
+fn is_set_up_alike(before: Option<&Setup>, now: Option<&Setup>) -> bool {
+    before.zip(now).is_none_or(|(before, now)| now.changes_since(before).is_none())
 }
 
 fn newest_plan<'a>(newest_first: &[&'a TerraformRun], mode: Mode) -> Option<Plan<'a>> {
@@ -213,9 +225,10 @@ impl<'a> Plan<'a> {
             return None;
         }
         let result = status.result.as_ref()?;
+        let attempt = status.attempts.last()?;
         Some(Self {
             run,
-            attempt: status.attempts.last()?.number,
+            attempt: attempt.number,
             sha256: result.plan_sha256.as_ref()?,
             summary: result.summary?,
             state: result.state_identity.as_ref().map(|identity| &identity.sha256),
@@ -223,6 +236,7 @@ impl<'a> Plan<'a> {
             lineage: result.lineage.as_deref(),
             differences: &result.differences,
             made_at: status.finished_at.as_ref()?.0,
+            begun_at: attempt.started_at.0,
         })
     }
 }

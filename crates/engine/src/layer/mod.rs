@@ -10,6 +10,7 @@ mod branch_words;
 mod build;
 mod deletion;
 mod drift;
+mod expiry;
 mod history;
 mod image_words;
 mod moved;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use api::layer::LayerState;
 use api::run::{Trigger, TriggerKind};
+use api::setup::Setup;
 use api::template::Declared;
 use api::text::{CommitId, Sha256, Workspace};
 use api::{
@@ -43,6 +45,7 @@ pub use branch_words::BRANCH_INTACT;
 pub use image_words::TAG_MOVED;
 pub use need::{APPLYING, PLANNING};
 
+pub(crate) use expiry::moment;
 use history::History;
 pub use history::is_terminal;
 use need::{Need, Standing, hold, unknown};
@@ -225,6 +228,11 @@ fn need(seen: &Observed<'_>, history: &History<'_>) -> Need {
         Some(plan) if plan.run.spec.layer.revision != source.relevant => {
             remedy::plan_or_pause(seen, history, new_commit(seen, source, Some(plan.run)))
         }
+        Some(plan) if let Some(changed) = changed_setup(seen, plan.run) => {
+            let reason = format!("the layer has changed: {}", need::brief(&changed));
+            let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
+            remedy::plan_or_pause(seen, history, PlanWish { after: Some(plan.run), ..wish })
+        }
         Some(plan) if plan.run.spec.inputs.as_ref() != inputs => {
             let reason = "the layer's variables, environment, backend or arguments have changed".to_owned();
             let wish = PlanWish::new(TriggerKind::Inputs, &source.relevant, reason);
@@ -286,6 +294,18 @@ fn known_inputs<'a>(seen: &'a Observed<'_>) -> Option<&'a Sha256> {
         Read::Present(Ok(inputs)) => inputs.as_ref(),
         Read::Present(Err(_)) | Read::Absent | Read::Unknown => None,
     }
+}
+
+/// What plans are made with now. Of a deletion it is what the apply was made with that it undoes.
+fn known_setup(seen: &Observed<'_>) -> Setup {
+    let undone = undone::apply(seen).and_then(|apply| apply.spec.setup.clone());
+    undone.unwrap_or_else(|| seen.layer.setup(repository(seen)))
+}
+
+/// In which way a run was made with another path, workspace or tool than there is now. Of one from before runs said so, nothing is known
+/// to have changed.
+fn changed_setup(seen: &Observed<'_>, run: &TerraformRun) -> Option<String> {
+    known_setup(seen).changes_since(run.spec.setup.as_ref()?)
 }
 
 fn repository<'a>(seen: &Observed<'a>) -> Option<&'a TerraformRepository> {

@@ -7,9 +7,10 @@ use api::run::{Mode, Trigger, TriggerKind};
 use api::text::{CommitId, Sha256};
 use api::{TerraformApproval, TerraformRun};
 
+use super::expiry::{apply_or_renew, wait_for_word};
 use super::history::{History, Plan, after, finished_at, has_succeeded, result_message, result_reason};
 use super::need::{Need, Standing, brief, clock, hold, words_of};
-use super::runs::{self, Files, Wanted, start_apply, start_plan};
+use super::runs::{self, Files, Wanted, start_plan};
 use super::{Observed, Source, annotated, drift, moved, name_of, policy, undone};
 use crate::run::SUPERSEDED;
 use crate::{Wake, later};
@@ -105,13 +106,13 @@ pub(super) fn after_plan(
 
 fn apply_or_wait(seen: &Observed<'_>, source: &Source, history: &History<'_>, plan: &Plan<'_>) -> Need {
     match permit(seen, history, plan) {
-        Permit::Now(trigger) => start_apply(seen, plan, trigger),
+        Permit::Now(trigger) => apply_or_renew(seen, history, plan, trigger),
         Permit::Wait { reason, why } => {
             let due = later(plan.made_at, policy::drift_interval(seen));
             if seen.now >= due {
                 return drift::look(seen, history, source, plan.run, Mode::Normal);
             }
-            hold(LayerState::ApplyNeeded, reason, why, Standing::Waiting, Wake::At(due))
+            wait_for_word(seen, plan, LayerState::ApplyNeeded, reason, why, due)
         }
     }
 }

@@ -2,14 +2,19 @@
 
 use api::image::{BuiltImage, PinnedImage};
 use api::run::{Action, Artifact, LayerRef, Mode, Trigger, Undone};
+use api::setup::Setup;
 use api::text::{CommitId, ObjectName, Sha256};
 use api::{TerraformLayer, TerraformRun, TerraformRunSpec, annotation, label};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::core::ObjectMeta;
 
+use super::expiry::expires;
 use super::history::{History, Plan, bundle_of};
 use super::need::{self, Need, unknown};
-use super::{Observed, annotated, build as built, known_inputs, name_of, outputs, policy, state_of};
+use super::{
+    Observed, annotated, build as built, known_inputs, known_setup, name_of, outputs, policy, state_of,
+};
 use crate::image;
 use crate::names::{self, Wish};
 
@@ -25,6 +30,7 @@ pub(super) struct Wanted<'a> {
     /// The state that it is about, where that is known better than by the layer's place.
     pub(super) state: Option<Sha256>,
     pub(super) inputs: Option<Sha256>,
+    pub(super) setup: Option<Setup>,
     pub(super) undoes: Option<Undone>,
 }
 
@@ -59,13 +65,15 @@ impl<'a> Wanted<'a> {
             files: None,
             state: None,
             inputs,
+            setup: None,
             undoes: None,
         }
     }
 
     /// With what the layer gives now.
     pub(super) fn new(seen: &Observed<'_>, revision: &'a CommitId, token: &'a str, trigger: Trigger) -> Self {
-        Self::given(revision, token, trigger, known_inputs(seen).cloned())
+        let given = Self::given(revision, token, trigger, known_inputs(seen).cloned());
+        Self { setup: Some(known_setup(seen)), ..given }
     }
 }
 
@@ -106,6 +114,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
             run_uid: plan.run.metadata.uid.clone()?,
             attempt: plan.attempt,
             sha256: plan.sha256.clone(),
+            expires: Some(Time(expires(seen, plan))),
         })
     });
     let wanted = Wanted {
@@ -114,6 +123,7 @@ pub(super) fn start_apply(seen: &Observed<'_>, plan: &Plan<'_>, trigger: Trigger
         files: Some(Files::of(plan.run)),
         // Whoever changes this state takes its lock, from whatever layer they come.
         state: plan.state.cloned(),
+        setup: spec.setup.clone(),
         undoes: spec.undoes.clone(),
         ..Wanted::given(&spec.layer.revision, "", trigger, spec.inputs.clone())
     };
@@ -209,6 +219,7 @@ fn build(seen: &Observed<'_>, action: Action, purpose: Purpose, wanted: Wanted<'
         revision: wanted.revision,
         plan: sha256,
         inputs: wanted.inputs.as_ref(),
+        setup: wanted.setup.as_ref(),
         token: &token,
     });
     let files = match (wanted.files, &built) {
@@ -246,6 +257,7 @@ fn build(seen: &Observed<'_>, action: Action, purpose: Purpose, wanted: Wanted<'
             build: built,
             bundle: files.bundle,
             inputs: wanted.inputs,
+            setup: wanted.setup,
             undoes: wanted.undoes,
             max_retries: policy::max_retries(seen),
             preceding_failures: wanted.preceding,
@@ -322,6 +334,7 @@ pub(super) fn build_name(
         revision,
         plan: None,
         inputs: None,
+        setup: None,
         token: &built_token(image, token),
     })
 }
@@ -336,6 +349,7 @@ pub(super) fn plan_name(seen: &Observed<'_>, mode: Mode, revision: &CommitId, to
         revision,
         plan: None,
         inputs: known_inputs(seen),
+        setup: Some(&known_setup(seen)),
         token,
     })
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::history::{History, Plan, has_failed, has_succeeded, ready_message};
 use super::need::{Need, Standing, Step, brief_pause};
 use super::runs::Asked;
-use super::{Gone, Observed, Read, branch_words, build, drift, image_words, outputs, template};
+use super::{Gone, Observed, Read, branch_words, build, drift, expiry, image_words, outputs, template};
 use crate::Wake;
 
 /// Runs that the status names.
@@ -80,6 +80,8 @@ pub(super) fn status(
             sha256: plan.sha256.clone(),
             summary: plan.summary,
             made_at: Time(plan.made_at),
+            expires: awaits_apply(history, plan, starting)
+                .then(|| Time(whole_second(expiry::expires(seen, plan)))),
         }),
         state_identity: planned_on(history).cloned().or(before.state_identity),
         last_run: runs.first().cloned(),
@@ -97,6 +99,13 @@ pub(super) fn status(
     branch_words::tell(seen, branch_before.as_ref(), &mut status.conditions);
     outputs::tell(seen, &mut status);
     status
+}
+
+/// Whether the plan has something to apply, and no run has that to do.
+fn awaits_apply(history: &History<'_>, plan: &Plan<'_>, starting: Option<&TerraformRun>) -> bool {
+    let artifact = starting.and_then(|run| run.spec.artifact.as_ref());
+    let is_starting = artifact.is_some_and(|artifact| &artifact.sha256 == plan.sha256);
+    plan.summary.has_changes() && history.apply.is_none() && !is_starting
 }
 
 fn result(run: &TerraformRun) -> Option<&RunResult> {

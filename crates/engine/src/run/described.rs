@@ -1,7 +1,7 @@
 //! An attempt that was described before a crash and never written down: no pod was made for it, so nothing of it began.
 //!
-//! A description is written once. What the layer says may have changed since, its tool for example; then the stored description
-//! stands, as if the change had come a moment later.
+//! A description is written once. What the layer says may have changed since, such as whether its workspace is to be deleted in the end; then
+//! the stored description stands, as if the change had come a moment later.
 
 use api::attempt::{BuildOrder, Description, GivenInputs};
 
@@ -22,6 +22,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         bundle: _,
         image,
         build,
+        // What the run itself says of them is the same. A run from before it said so may have been described with others, and the
+        // runner finds out whether the plan is for those.
         path: _,
         workspace: _,
         tool: _,
@@ -37,6 +39,8 @@ pub(super) fn is_of(stored: &Description, wanted: &Description) -> bool {
         kept,
         // What is left once everything is destroyed.
         delete_workspace: _,
+        // How long the work may take is not what the work is.
+        timeout: _,
     } = stored;
     // By the digest: the rest follows from it, and the runner checks that.
     let digest = |inputs: &Option<GivenInputs>| inputs.as_ref().map(|given| given.digest.clone());

@@ -1,4 +1,4 @@
-//! What a runner is told: the run's own words, and what layer and repository say about the tool.
+//! What a runner is told: the run's own words, and what layer and repository say beside them.
 
 use api::attempt::{BuildOrder, Description, GivenInputs, Kept, PlanSource};
 use api::image::BuiltImage;
@@ -6,7 +6,6 @@ use api::inputs::Inputs;
 use api::layer::Unusable;
 use api::run::Mode;
 use api::text::Sha256;
-use api::tool::{Choice, Tool};
 use api::{TerraformLayer, TerraformRepository, TerraformRun};
 
 use super::Observed;
@@ -21,7 +20,8 @@ pub(super) fn describe(
     fence: u64,
 ) -> Option<Description> {
     let run = seen.run;
-    let (tool, tool_version) = tool_choice(layer, repository);
+    // What is applied was planned with the same.
+    let setup = run.spec.setup.clone().unwrap_or_else(|| layer.setup(repository));
     Some(Description {
         namespace: run.metadata.namespace.clone()?,
         layer: run.spec.layer.name.to_string(),
@@ -39,17 +39,18 @@ pub(super) fn describe(
             Some(image) => Some(build_order(seen, layer, image)?),
             None => None,
         },
-        path: layer.spec.path.clone(),
-        workspace: layer.spec.workspace.clone().unwrap_or_default(),
-        tool,
-        tool_version,
-        terragrunt: terragrunt_choice(layer, repository),
+        path: setup.path,
+        workspace: setup.workspace,
+        tool: setup.tool,
+        tool_version: setup.tool_version,
+        terragrunt: setup.terragrunt,
         state: run.spec.state.clone(),
         backend: elsewhere(run, layer),
         plan: run.spec.artifact.as_ref().map(|artifact| PlanSource {
             run_uid: artifact.run_uid.clone(),
             attempt: artifact.attempt,
             sha256: artifact.sha256.clone(),
+            expires: artifact.expires.as_ref().map(|at| at.0),
         }),
         inputs: match &run.spec.inputs {
             Some(digest) => Some(GivenInputs {
@@ -72,6 +73,7 @@ pub(super) fn describe(
             .as_ref()
             .map(|undone| Kept { run_uid: undone.run_uid.clone(), attempt: undone.attempt }),
         delete_workspace: run.spec.mode == Mode::Destroy && layer.spec.delete_workspace,
+        timeout: layer.timeout(run.spec.action, repository),
     })
 }
 
@@ -109,39 +111,4 @@ fn elsewhere(run: &TerraformRun, layer: &TerraformLayer) -> Option<Sha256> {
     };
     let is_elsewhere = run.spec.action.mutates() && run.spec.state != here;
     is_elsewhere.then(|| run.spec.state.clone())
-}
-
-/// What the layer leaves out is taken from the repository, each field by itself.
-fn terragrunt_choice(layer: &TerraformLayer, repository: Option<&TerraformRepository>) -> Option<Choice> {
-    let inherited = repository.and_then(|repository| repository.spec.terragrunt.clone());
-    let (own, inherited) = match (&layer.spec.terragrunt, inherited) {
-        (None, inherited) => return inherited,
-        (Some(own), inherited) => (own.clone(), inherited.unwrap_or_default()),
-    };
-    Some(Choice { enabled: own.enabled.or(inherited.enabled), version: own.version.or(inherited.version) })
-}
-
-/// The layer's choice, then the repository's; a version without a choice of tool is a constraint on whichever is used.
-fn tool_choice(
-    layer: &TerraformLayer,
-    repository: Option<&TerraformRepository>,
-) -> (Option<Tool>, Option<String>) {
-    let enabled = |choice: &Option<Choice>| choice.as_ref().is_some_and(|c| c.enabled == Some(true));
-    let unsaid = (&None, &None);
-    let sides = [
-        (&layer.spec.terraform, &layer.spec.opentofu),
-        repository.map_or(unsaid, |repository| (&repository.spec.terraform, &repository.spec.opentofu)),
-    ];
-    let tool = sides.iter().find_map(|(terraform, opentofu)| match (enabled(terraform), enabled(opentofu)) {
-        (true, _) => Some(Tool::Terraform),
-        (false, true) => Some(Tool::Opentofu),
-        (false, false) => None,
-    });
-    let version_of = |choice: &Option<Choice>| choice.as_ref().and_then(|c| c.version.clone());
-    let version = sides.iter().find_map(|(terraform, opentofu)| match tool {
-        Some(Tool::Terraform) => version_of(terraform),
-        Some(Tool::Opentofu) => version_of(opentofu),
-        None => version_of(terraform).or_else(|| version_of(opentofu)),
-    });
-    (tool, version)
 }

@@ -56,6 +56,7 @@ impl Ended {
                 | Reason::ScriptFailed
                 | Reason::BuildFailed
                 | Reason::Interrupted
+                | Reason::TimedOut
                 | Reason::DatastoreFull,
                 Action::Apply,
             ) => Next::Fail,
@@ -69,6 +70,7 @@ impl Ended {
                 | Reason::ScriptFailed
                 | Reason::BuildFailed
                 | Reason::Interrupted
+                | Reason::TimedOut
                 | Reason::StateLocked
                 | Reason::ToolMissing
                 | Reason::ToolUntrusted

@@ -588,9 +588,9 @@ fn an_attempt_that_was_described_before_a_crash_goes_on_as_it_was_described() {
             scene.step();
         }
         let stored = description_of(&scene.decide());
-        let choice = json!({ "enabled": true, "version": "1.9.0" });
-        scene.world.layer.spec.opentofu = serde_json::from_value(choice).unwrap();
-        assert_ne!(description_of(&scene.decide()), stored, "the layer has another tool now");
+        let status = scene.world.layer.status.as_mut().unwrap();
+        status.script = Some(Sha256::of(b"run meanwhile"));
+        assert_ne!(description_of(&scene.decide()), stored, "another script is the last that ran");
 
         scene.described = Read::Present(stored.clone());
         let steps = scene.step();
@@ -602,6 +602,110 @@ fn an_attempt_that_was_described_before_a_crash_goes_on_as_it_was_described() {
             "the intent names what is stored"
         );
     }
+}
+
+#[test]
+fn a_run_is_described_with_what_it_was_planned_with_and_does_not_begin_once_the_layer_has_another() {
+    for action in [Action::Plan, Action::Apply] {
+        let mut scene = scene(action);
+        let setup = scene.run.spec.setup.clone().unwrap();
+        if action == Action::Apply {
+            scene.step();
+        }
+        let described = description_of(&scene.decide());
+        assert_eq!((described.path, described.tool), (setup.path, setup.tool));
+
+        let choice = json!({ "enabled": true, "version": "1.9.0" });
+        scene.world.layer.spec.opentofu = serde_json::from_value(choice).unwrap();
+        assert_eq!(scene.step(), ["set status"], "nothing was started");
+        let result = scene.status().result.unwrap();
+        assert_eq!(result.reason, "Superseded");
+        assert_eq!(
+            result.message,
+            "the layer changed before it started: tool from what the code asks for to tofu 1.9.0; the layer goes on with that"
+        );
+    }
+}
+
+#[test]
+fn an_apply_whose_plan_expired_while_it_waited_never_starts() {
+    let mut scene = scene(Action::Apply);
+    scene.slot = full();
+    scene.step();
+    let expires = scene.run.spec.artifact.as_ref().unwrap().expires.clone().unwrap();
+    scene.slot = Read::Present(Slot::Free);
+    scene.now = expires.0;
+    assert_eq!(scene.step(), ["set status"]);
+    let result = scene.status().result.unwrap();
+    assert_eq!(result.reason, "Stale");
+    assert_eq!(
+        result.message,
+        "the plan expired at 2027-01-16 08:00 UTC before it could be applied; nothing was changed"
+    );
+
+    // In time, its runner is told, and looks again.
+    let mut scene = self::scene(Action::Apply);
+    scene.step();
+    assert_eq!(description_of(&scene.decide()).plan.unwrap().expires, Some(expires.0));
+    // One from before it was said does not expire.
+    scene.run.spec.artifact.as_mut().unwrap().expires = None;
+    scene.now = engine::later(expires.0, std::time::Duration::from_secs(1));
+    assert!(scene.step().ends_with(&["set status", "create pod"]));
+}
+
+#[test]
+fn how_long_an_attempt_may_take_is_said_by_the_layer_or_else_by_its_repository() {
+    let timeouts = |value| serde_json::from_value(value).unwrap();
+    let told = |scene: &Scene| description_of(&scene.decide()).timeout.map(|span| span.to_string());
+    for (action, of_layer, of_repository) in [(Action::Plan, "1m", "2h"), (Action::Apply, "3m", "4h")] {
+        let mut scene = scene(action);
+        if action == Action::Apply {
+            scene.step();
+        }
+        let before = description_of(&scene.decide());
+        assert_eq!(before.timeout, None, "the runner knows what there is by default");
+        let repository = scene.world.repository.as_mut().unwrap();
+        repository.spec.timeouts = timeouts(json!({ "plan": "2h", "apply": "4h" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_repository));
+        let other = if action == Action::Plan { "apply" } else { "plan" };
+        scene.world.layer.spec.timeouts = timeouts(json!({ other: "1s" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_repository), "each field by itself");
+        scene.world.layer.spec.timeouts = timeouts(json!({ "plan": "1m", "apply": "3m" }));
+        assert_eq!(told(&scene).as_deref(), Some(of_layer));
+        // What was described before a crash stands.
+        scene.described = Read::Present(before.clone());
+        assert!(scene.step().ends_with(&["set status", "create pod"]));
+        assert_eq!(scene.status().attempts[0].description, before.digest());
+    }
+}
+
+#[test]
+fn a_run_that_took_too_long_fails_as_one_that_was_stopped() {
+    for (action, next) in [(Action::Plan, RunState::FailureGracePeriod), (Action::Apply, RunState::Failed)] {
+        let mut scene = scene(action);
+        scene.step();
+        if action == Action::Apply {
+            scene.step();
+        }
+        scene.ends(Reason::TimedOut);
+        scene.step();
+        assert_eq!(scene.status().state, Some(next), "an apply that started is never repeated");
+        assert_eq!(scene.status().attempts[0].reason.as_deref(), Some("TimedOut"));
+    }
+}
+
+#[test]
+fn a_run_from_before_it_was_written_down_begins_with_what_the_layer_says() {
+    let mut scene = scene(Action::Plan);
+    scene.run.spec.setup = None;
+    scene.world.layer.spec.workspace = Some("blue".parse().unwrap());
+    assert_eq!(description_of(&scene.decide()).workspace.as_str(), "blue");
+    // The attempt was described before a crash, and the layer changed while nobody was there.
+    let stored = description_of(&scene.decide());
+    scene.world.layer.spec.workspace = None;
+    scene.described = Read::Present(stored.clone());
+    assert!(scene.step().ends_with(&["set status", "create pod"]));
+    assert_eq!(scene.status().attempts[0].description, stored.digest());
 }
 
 #[test]

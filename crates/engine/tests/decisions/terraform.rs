@@ -377,6 +377,11 @@ fn what_cannot_be_meant_is_told_and_makes_nothing() {
             "each commit is built under a tag of its own; remove it",
         ),
         (
+            json!({ "gitRepo": git(), "containerRegistry": { "imageName": "team/code", "semanticVersion": "~1" } }),
+            "ImageRefused",
+            "beside spec.gitRepo each commit is built into one; remove one of the two",
+        ),
+        (
             json!({ "containerRegistry": { "imageName": "team/code:1.0", "semanticVersion": "~1" } }),
             "ImageRefused",
             "has the tag 1.0, and semanticVersion chooses one",

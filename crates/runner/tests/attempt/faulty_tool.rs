@@ -20,7 +20,7 @@ fn tool(world: &World, name: &str, plan: &str) -> PathBuf {
 }
 
 /// A plan by such a tool; each in a directory of its own, so that they need not wait for one another.
-async fn plan_by(world: &World, name: &str, script: &str, limit: Duration) -> Outcome {
+async fn plan_by(world: &World, name: &str, script: &str, limit: Span) -> Outcome {
     world.describe(&world.description(name, Action::Plan, 0)).await;
     let options = world.options(name);
     let options = RunnerOptions {
@@ -33,7 +33,7 @@ async fn plan_by(world: &World, name: &str, script: &str, limit: Duration) -> Ou
     world.run_with(options, std::future::pending()).await
 }
 
-const LONG: Duration = Duration::from_secs(600);
+const LONG: Span = Span::from_secs(600);
 
 #[tokio::test]
 async fn a_tool_that_misbehaves_ends_its_attempt_with_clear_words() {
@@ -41,7 +41,7 @@ async fn a_tool_that_misbehaves_ends_its_attempt_with_clear_words() {
     // In long lines, so that the test is about the amount and not about the number of lines.
     let noise = "head -c 20000000 /dev/zero | tr '\\0' x | fold -w 20000; exit 1";
     let cases = [
-        ("hangs", "trap '' INT; sleep 100000", Duration::from_secs(1)),
+        ("hangs", "trap '' INT; sleep 100000", Span::from_secs(1)),
         ("floods", noise, LONG),
         ("mumbles", "printf '\\377\\376 Error: caf\\351 closed\\n\\nError: na\\303\\n'; exit 1", LONG),
         ("dies", "kill -SEGV $$", LONG),
@@ -51,12 +51,10 @@ async fn a_tool_that_misbehaves_ends_its_attempt_with_clear_words() {
     let outcomes = cases.map(|(name, script, limit)| Box::pin(plan_by(&world, name, script, limit)));
     let [hangs, floods, mumbles, dies, asks] = futures::future::join_all(outcomes).await.try_into().unwrap();
 
-    assert_eq!(hangs.reason, Reason::Interrupted);
-    assert_eq!(
-        hangs.message,
-        "took longer than 1s and was stopped: terraform plan was stopped; it ended with signal 9"
-    );
-    assert!(world.log_of("hangs").await.contains("It took longer than 1s and was stopped"));
+    assert_eq!(hangs.reason, Reason::TimedOut);
+    let words = "took longer than the 1s of spec.timeouts.plan and was stopped";
+    assert_eq!(hangs.message, format!("{words}: terraform plan was stopped; it ended with signal 9"));
+    assert!(world.log_of("hangs").await.contains(&format!("It {words}")));
 
     assert_eq!((floods.reason, floods.exit_code), (Reason::ToolFailed, 1));
     assert_eq!(floods.message, "terraform plan ended with exit code 1; the log says more");
@@ -142,4 +140,32 @@ async fn what_is_only_moved_or_forgotten_is_a_change_and_is_applied() {
     let [resource] = state["resources"].as_array().unwrap().as_slice() else { panic!("{state}") };
     assert_eq!(resource["name"], "c");
     assert_eq!(world.plan("plan-3").await.message, "No changes.");
+}
+
+#[tokio::test]
+async fn what_the_layer_says_is_the_limit_of_a_plan_and_of_an_apply() {
+    let hanging = "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"exec sleep 100000\"\n  }\n}\n";
+    let world = World::new(&[("envs/prod/main.tf", hanging)]).await;
+    let second = Some(Span::from_secs(1));
+    let plan = world.plan("plan-1").await;
+    let apply = Description { timeout: second, ..world.apply_after("apply-1", 1, &plan) };
+    let applied = world.run(apply).await;
+    assert_eq!(applied.reason, Reason::TimedOut, "{}", applied.message);
+    let words = "took longer than the 1s of spec.timeouts.apply and was stopped: ";
+    assert!(applied.message.starts_with(words), "{}", applied.message);
+    assert!(world.log_of("apply-1").await.contains("It took longer than the 1s of spec.timeouts.apply"));
+
+    let short = Description { timeout: second, ..world.description("short", Action::Plan, 0) };
+    world.describe(&short).await;
+    let options = RunnerOptions {
+        search_path: [tool(&world, "short", "exec sleep 100000"), "/usr/bin".into(), "/bin".into()].into(),
+        ..world.options("short")
+    };
+    let stopped = world.run_with(options, std::future::pending()).await;
+    assert_eq!(
+        stopped.reason,
+        Reason::TimedOut,
+        "sooner than the runner would by itself: {}",
+        stopped.message
+    );
 }

@@ -21,13 +21,14 @@ use std::time::Duration;
 use api::attempt::{Description, Outcome, PlanSource, Reason};
 use api::backend::Backend;
 use api::run::{Action, Mode, PlanSummary};
-use api::text::{CommitId, GitUrl, Sha256};
+use api::text::{CommitId, GitUrl, Sha256, Span};
 use api::tool::Tool;
 use bytes::Bytes;
 use datastore::client::{Client, LockChange, TokenSource};
 use datastore::service::{Keyring, Options, router};
 use datastore::{Artefact, Attempt, StateId};
 use futures::TryStreamExt;
+use jiff::Timestamp;
 use runner::{Echo, RunnerOptions, run_until};
 use sources::{FileUrls, Git, GitOptions, Source};
 use testkit::callers::ByName;
@@ -177,6 +178,7 @@ impl World {
             script: None,
             kept: None,
             delete_workspace: false,
+            timeout: None,
         }
     }
 
@@ -201,7 +203,7 @@ impl World {
             secrets: Vec::new(),
             grace: Duration::from_secs(60),
             patience: Duration::from_secs(60),
-            plan_limit: Duration::from_secs(600),
+            plan_limit: Span::from_secs(600),
             echo: Echo::Nowhere,
         }
     }
@@ -240,7 +242,7 @@ impl World {
     }
 
     fn apply_of(&self, run: &str, fence: u64, plan: &str, sha256: Sha256) -> Description {
-        let source = PlanSource { run_uid: plan.to_owned(), attempt: 1, sha256 };
+        let source = PlanSource { run_uid: plan.to_owned(), attempt: 1, sha256, expires: None };
         Description { plan: Some(source), ..self.description(run, Action::Apply, fence) }
     }
 
@@ -363,6 +365,24 @@ async fn a_plan_that_was_tampered_with_is_not_applied() {
     assert!(apply.message.contains("sha256"), "{}", apply.message);
     assert!(world.state().await.is_none());
     assert!(!world.log_of("apply-1").await.contains("Apply complete"));
+}
+
+#[tokio::test]
+async fn a_plan_that_has_expired_is_not_applied() {
+    let world = World::new(&[("envs/prod/main.tf", SIMPLE), ("modules/m/main.tf", MODULE)]).await;
+    let plan = world.plan("plan-1").await;
+    let expiring = |run: &str, fence: u64, expires: Timestamp| {
+        let mut apply = world.apply_after(run, fence, &plan);
+        apply.plan.as_mut().unwrap().expires = Some(expires);
+        apply
+    };
+    let late = world.run(expiring("apply-1", 1, plan.finished_at)).await;
+    assert_eq!(late.reason, Reason::Stale);
+    let expected =
+        format!("the plan expired at {}; nothing was applied, a new plan is needed", plan.finished_at);
+    assert_eq!(late.message, expected);
+    assert!(world.state().await.is_none());
+    assert_eq!(world.run(expiring("apply-2", 2, Timestamp::MAX)).await.reason, Reason::Succeeded);
 }
 
 #[tokio::test]

@@ -119,6 +119,7 @@ fn role(options: &Controller, client: kube::Client) -> anyhow::Result<Controller
     settings.max_runner_pods = options.max_runner_pods;
     settings.poll_interval = Duration::from_secs(options.poll_interval.get());
     settings.image_interval = options.image_sources.interval();
+    settings.plan_expiry = options.plan_limits.expiry();
     let namespaces = options.area.namespaces();
     settings.builds = options.image_builds.settings(&options.image_sources, addresses, &namespaces)?;
     settings.image_pods = options.image_pods.settings(

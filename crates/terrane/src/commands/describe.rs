@@ -130,6 +130,9 @@ fn of_layer(layer: &TerraformLayer, runs: &[TerraformRun], events: &[Event], now
             "Plan",
             &format!("{}: {}, made {made}{by}", plan.sha256.short(), render::counts(plan.summary)),
         );
+        if let Some(expires) = &plan.expires {
+            text.line("Expires", &expires.0.to_string());
+        }
     }
     if let Some(next) = &status.next_check {
         text.line("Next look", &next.0.to_string());

@@ -125,7 +125,7 @@ pub(super) async fn show(
 async fn document(service: &Service, namespace: &str, shown: Shown<'_>) -> anyhow::Result<Value> {
     let text = fetch(service, namespace, shown.plan, "plan.json").await?;
     let mut plan: Map<String, Value> = serde_json::from_str(&text).context("read the plan in JSON")?;
-    let PlanRef { run, attempt, sha256, made_at, summary: _ } = shown.plan;
+    let PlanRef { run, attempt, sha256, made_at, summary: _, expires: _ } = shown.plan;
     plan.insert(
         "terrane".to_owned(),
         json!({"run": run, "attempt": attempt, "sha256": sha256, "madeAt": made_at, "tool": shown.tool}),

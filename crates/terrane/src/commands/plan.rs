@@ -84,6 +84,7 @@ pub(super) fn plan_of(run: &TerraformRun) -> Option<PlanRef> {
         sha256: result.plan_sha256.clone()?,
         summary: result.summary?,
         made_at: status.finished_at.clone()?,
+        expires: None,
     })
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use api::attempt::INPUT_VARIABLE;
+use api::text::Span;
 use runner::{Echo, RunnerOptions};
 
 use crate::arguments::Runner;
@@ -18,8 +19,8 @@ const OURS: &str = "TERRANE_";
 const AUTHORITIES: &str = "SSL_CERT_FILE";
 /// How long an absent datastore is waited for: an apply's result is worth a long outage.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// Far beyond any plan; one that hangs must not keep a runner for ever.
-const PLAN_LIMIT: Duration = Duration::from_secs(3600);
+/// Far beyond most plans; one that hangs must not keep a runner for ever. Layers and repositories can say otherwise.
+const PLAN_LIMIT: Span = Span::from_secs(3600);
 
 pub(crate) async fn run(options: Runner) -> anyhow::Result<ExitCode> {
     let mut search_path: Vec<PathBuf> = std::env::split_paths(&environment::search_path()).collect();

@@ -245,6 +245,7 @@ fn controllers(
     });
     settings.max_runner_pods = options.max_runner_pods.unwrap_or_else(default_runner_pods);
     settings.image_interval = options.image_sources.interval();
+    settings.plan_expiry = options.plan_limits.expiry();
     settings.builds = options.image_builds.settings(&options.image_sources, Addresses::OwnToo);
     settings.backends = options.backend_files.read()?;
     settings.allow(options.runner_overrides.read()?);

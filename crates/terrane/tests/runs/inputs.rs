@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use api::{TerraformLayer, TerraformRepository, condition};
+use api::{TerraformLayer, TerraformRepository, TerraformRun, condition};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use testkit::forge::HttpsForge;
 use testkit::process::Scratch;
 
-use crate::harness::{Terrane, commit_files, git, is, layer_until, until, why};
+use crate::harness::{Terrane, commit_files, git, is, layer_until, run_until, until, why};
 
 /// How much a tool prints that does not stop: more than any runner should ever hold.
 const FLOODED: usize = 100_000_000;
@@ -28,6 +28,14 @@ case \"$1\" in
     echo
     echo 'Error: too much to say'
     exit 1 ;;
+esac
+";
+
+/// Of another such version.
+const HANG: &str = "#!/bin/sh
+case \"$1\" in
+  version) echo '{\"terraform_version\": \"0.66.7\"}' ;;
+  plan) exec sleep 100000 ;;
 esac
 ";
 
@@ -173,7 +181,8 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     git(sources.path(), &["clone", "--quiet", "--bare", "code", "team.git"]);
     let forge = HttpsForge::start(sources.path(), "git", "right").await.unwrap();
 
-    let mut terrane = Terrane::new().with_script("terraform-0.66.6", FLOOD);
+    let mut terrane =
+        Terrane::new().with_script("terraform-0.66.6", FLOOD).with_script("terraform-0.66.7", HANG);
     let client = terrane.start(&["--max-repository-size", "4", "--max-bundle-size", "1"]).await;
     let url = |name: &str| format!("file://{}", place(name).display());
     for name in ["code", "hollow", "vanished", "linked", "huge", "bulky"] {
@@ -204,6 +213,12 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     flooding["spec"]["workspace"] = json!("flooded");
     flooding["spec"]["remediationStrategy"]["onError"] = json!({ "maxRetries": 0 });
     declare(&client, flooding).await;
+    let mut hanging = layer("hanging", "code", "main", "fine");
+    hanging["spec"]["terraform"] = json!({ "enabled": true, "version": "0.66.7" });
+    hanging["spec"]["workspace"] = json!("hung");
+    hanging["spec"]["timeouts"] = json!({ "plan": "1s" });
+    hanging["spec"]["remediationStrategy"]["onError"] = json!({ "maxRetries": 0 });
+    declare(&client, hanging).await;
     for bad in &BAD {
         declare(&client, layer(bad.layer, bad.repository, bad.branch, bad.path)).await;
     }
@@ -218,6 +233,14 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     }
 
     flood_is_told(&terrane, &client).await;
+    let says = "took longer than the 1s of spec.timeouts.plan and was stopped";
+    let hung = layer_until(&client, "hanging", says, |layer| why(layer).contains(says)).await;
+    let status = hung.status.unwrap();
+    let ready = condition::find(&status.conditions, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "GaveUp"));
+    assert!(ready.message.contains(says), "{}", ready.message);
+    let timed_out = run_until(&client, "hanging", "its run", is_over).await;
+    assert_eq!(timed_out.status.unwrap().result.unwrap().reason, "TimedOut");
 
     for wrong in ["-oProxyCommand=touch /tmp/x", "ext::sh -c id"] {
         let refused = create_raw(&client, repository("wrong", wrong)).await;
@@ -225,6 +248,10 @@ async fn bad_input_is_told_where_it_belongs_and_delays_nobody_else() {
     }
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
+}
+
+fn is_over(run: &TerraformRun) -> bool {
+    run.status.as_ref().is_some_and(|status| status.result.is_some())
 }
 
 /// All of it is in the log, and the runner never held it: its own high-water mark is in the last line.

@@ -183,6 +183,8 @@ async fn variables_come_from_where_they_are_and_a_change_of_one_is_planned_and_a
     })
     .await;
 
+    another_tool_or_workspace_is_planned(&client).await;
+
     // What vanishes is told, keeps what is there, and nobody else waits.
     secrets.delete("db", &DeleteParams::default()).await.unwrap();
     layer_until(&client, "app", "its Secret is gone", |layer| {
@@ -196,4 +198,38 @@ async fn variables_come_from_where_they_are_and_a_change_of_one_is_planned_and_a
     );
     assert!(described.contains("Variables:") && described.contains("password from Secret db"), "{described}");
     end(terrane).await;
+}
+
+/// The commit is the same, and so is all that the layer gives to it.
+async fn another_tool_or_workspace_is_planned(client: &Client) {
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
+    let change = async |spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        layers.patch("app", &PatchParams::default(), &patch).await.unwrap().metadata.generation
+    };
+    layer_until(client, "app", "in sync before", is("Ready")).await;
+    let asked = change(json!({ "terraform": { "enabled": true } })).await;
+    let words = "the layer has changed: tool from what the code asks for to terraform";
+    let plan = run_until(client, "app", "a plan by that tool", |run| run.spec.trigger.reason == words).await;
+    layer_until(client, "app", "in sync by that tool", |layer| {
+        is("Ready")(layer)
+            && layer.status.as_ref().is_some_and(|status| {
+                status.observed_generation == asked
+                    && status.plan.as_ref().is_some_and(|newest| newest.run == plan.name_any())
+            })
+    })
+    .await;
+
+    // Another workspace is another state, so this plan waits for a person; and is not applied in the old workspace's place.
+    change(json!({ "workspace": "blue" })).await;
+    let waits = layer_until(client, "app", "a plan of the empty state", |layer| {
+        why(layer).contains("is now looked for in") && !is("Ready")(layer)
+    })
+    .await;
+    let newest = waits.status.unwrap().plan.unwrap().run;
+    let plan = run_until(client, "app", "that plan", |run| run.name_any() == newest).await;
+    assert_eq!(plan.spec.trigger.reason, "the layer has changed: workspace from default to blue");
+    assert_eq!(plan.spec.setup.unwrap().workspace.as_str(), "blue");
+    change(json!({ "workspace": null })).await;
+    layer_until(client, "app", "back in its own workspace", is("Ready")).await;
 }
