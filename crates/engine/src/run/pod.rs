@@ -149,8 +149,18 @@ pub(super) fn exit_words(pod: &Pod) -> String {
         }
         (Some(t), _) => format!("exit code {}", t.exit_code),
         (None, Some(message)) => message,
-        (None, None) => "its container never ran".to_owned(),
+        (None, None) => disruption(pod).unwrap_or_else(|| "its container never ran".to_owned()),
     }
+}
+
+/// What Kubernetes took the pod from its node for, in its words: its node was deleted, which is an administrator's word that nothing of it
+/// runs any more.
+fn disruption(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let told = conditions.iter().find(|one| one.type_ == "DisruptionTarget" && one.status == "True")?;
+    let words = told.message.as_deref().or(told.reason.as_deref())?;
+    let node = pod.spec.as_ref()?.node_name.as_deref().unwrap_or_default();
+    Some(format!("taken from node {node}: {words}"))
 }
 
 /// Whether anything of it runs or may yet run.
@@ -184,6 +194,19 @@ mod tests {
         let state = json!({ "waiting": { "reason": reason, "message": message } });
         let container = json!({ "name": "runner", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state });
         json!({ "phase": "Pending", "containerStatuses": [container] })
+    }
+
+    #[test]
+    fn a_pod_of_a_deleted_node_is_not_said_to_have_never_run() {
+        let mut lost = pod(json!({
+            "phase": "Failed",
+            "conditions": [{ "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists" }],
+            "containerStatuses": [{ "name": "runner", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": { "running": {} } }],
+        }));
+        lost.spec.as_mut().unwrap().node_name = Some("rack-7".to_owned());
+        assert_eq!(exit_words(&lost), "taken from node rack-7: PodGC: node no longer exists");
+        assert!(!can_still_work(&lost));
+        assert_eq!(exit_words(&pod(json!({ "phase": "Failed" }))), "its container never ran");
     }
 
     #[test]

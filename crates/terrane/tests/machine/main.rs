@@ -7,6 +7,7 @@ mod flags;
 mod full_disk;
 mod harness;
 mod killed;
+mod lost;
 mod metacontroller;
 mod namespaced;
 mod node;

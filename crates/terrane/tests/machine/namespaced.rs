@@ -25,6 +25,8 @@ use testkit::process::Guarded;
 use crate::harness::{BINARY, Place, until};
 
 pub(crate) const TENANT: &str = "team-a";
+/// A node of pods that nobody runs.
+const NOWHERE: &str = "nowhere";
 
 pub(crate) struct Ground {
     pub(crate) cluster: RealCluster,
@@ -34,8 +36,12 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn new() -> Self {
+        Self::with(Controllers::Absent).await
+    }
+
+    pub(crate) async fn with(controllers: Controllers) -> Self {
         // One of its own: a node that takes every pod must find no other test's.
-        let options = Options { controllers: Controllers::Absent, disk: Disk::Fast };
+        let options = Options { controllers, disk: Disk::Fast };
         let cluster = RealCluster::start(options).await.unwrap();
         let client = cluster.client().unwrap();
         let place = Place::new();
@@ -45,6 +51,8 @@ impl Ground {
         for name in [SYSTEM_NAMESPACE, TENANT, "team-b"] {
             ground.create::<Namespace>(None, json!({ "metadata": { "name": name } })).await;
         }
+        // The cluster's own controllers take pods away whose node they do not know.
+        ground.create::<Node>(None, json!({ "metadata": { "name": NOWHERE } })).await;
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         ground.apply(&repository.join("deploy/administrator.yaml"));
         ground.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
@@ -67,7 +75,7 @@ impl Ground {
         self.kubectl(&["apply", "--server-side", "--filename", file.to_str().unwrap()]);
     }
 
-    async fn create<K>(&self, namespace: Option<&str>, object: Value) -> K
+    pub(crate) async fn create<K>(&self, namespace: Option<&str>, object: Value) -> K
     where
         K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::Serialize,
         K: serde::de::DeserializeOwned,
@@ -82,7 +90,7 @@ impl Ground {
         let pod = json!({
             "metadata": { "name": name },
             "spec": {
-                "serviceAccountName": account, "nodeName": "nowhere", "automountServiceAccountToken": false,
+                "serviceAccountName": account, "nodeName": NOWHERE, "automountServiceAccountToken": false,
                 "containers": [{ "name": "main", "image": "none" }],
             },
         });
@@ -168,9 +176,9 @@ impl Ground {
 
 /// What works on a ground. It ends when this is dropped.
 pub(crate) struct Work {
-    datastore: Guarded,
+    pub(crate) datastore: Guarded,
     pub(crate) controller: Guarded,
-    node: Guarded,
+    pub(crate) node: Guarded,
     artefacts: String,
     /// Of the controller.
     pod: Pod,
@@ -214,30 +222,42 @@ impl Ground {
         ]
         .concat();
         let controller = self.role("controller", &flags).await;
-        let node = ["node", "--bind-unscheduled", "--name=machine.example", "--data-dir"];
-        let node = [
-            &node[..],
-            &[&self.in_place("node"), "--kubeconfig", self.cluster.kubeconfig().to_str().unwrap()],
-        ];
-        let node = self.place.start(BINARY, &node.concat());
-        let nodes = Api::<Node>::all(self.client.clone());
-        until("the node is registered", async || nodes.get_opt("machine.example").await.ok().flatten()).await;
-        // The cluster's own controllers, which are not here, would see that it is ready.
-        self.kubectl(&["taint", "nodes", "machine.example", "node.kubernetes.io/not-ready-"]);
+        let node = self.node("machine.example").await;
         Work { datastore, controller, node, artefacts, pod }
     }
 }
 
+impl Ground {
+    /// A node that takes every pod.
+    pub(crate) async fn node(&self, name: &str) -> Guarded {
+        let (data, kubeconfig) = (self.in_place(name), self.cluster.kubeconfig().display().to_string());
+        let arguments =
+            ["node", "--bind-unscheduled", "--name", name, "--data-dir", &data, "--kubeconfig", &kubeconfig];
+        let node = self.place.start(BINARY, &arguments);
+        let nodes = Api::<Node>::all(self.client.clone());
+        until("the node is registered", async || nodes.get_opt(name).await.ok().flatten()).await;
+        // Where the cluster's own controllers are absent, nobody else sees that it is ready.
+        let taint = ["taint", "nodes", name, "node.kubernetes.io/not-ready-"];
+        self.cluster.kubectl().unwrap().args(taint).output().unwrap();
+        node
+    }
+}
+
 /// How objects of a kind are reached, whether or not it has namespaces.
-trait Within<K>: Sized {
+pub(crate) trait Within<K>: Sized {
     fn within(client: Client, namespace: Option<&str>) -> Self;
 }
 
-impl Within<Namespace> for Api<Namespace> {
-    fn within(client: Client, _: Option<&str>) -> Self {
-        Api::all(client)
-    }
+macro_rules! everywhere {
+    ($($kind:ty),*) => {$(
+        impl Within<$kind> for Api<$kind> {
+            fn within(client: Client, _: Option<&str>) -> Self {
+                Api::all(client)
+            }
+        }
+    )*};
 }
+everywhere!(Namespace, Node);
 
 macro_rules! within {
     ($($kind:ty),*) => {$(
