@@ -21,8 +21,10 @@ documented() {
 }
 
 # The namespaces enforce the level that a careful administrator would, before anything is there.
+installed=
 check_install() {
     local begin=$SECONDS
+    installed=$(date --utc +%Y-%m-%dT%H:%M:%S.000000Z)
     kubectl create namespace "$system" >/dev/null
     kubectl label namespace default "$system" pod-security.kubernetes.io/enforce=restricted >/dev/null
     documented "Try it" 2 >"$work/documented"
