@@ -20,8 +20,9 @@ documented() {
         END { exit !found }' docs/install.md || fail "docs/install.md has no block $2 below \`$1\`"
 }
 
-# The namespaces enforce the level that a careful administrator would, before anything is there.
+# When the install began, as the audit log writes it.
 installed=
+# The namespaces enforce the level that a careful administrator would, before anything is there.
 check_install() {
     local begin=$SECONDS
     installed=$(date --utc +%Y-%m-%dT%H:%M:%S.000000Z)
