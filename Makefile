@@ -97,8 +97,10 @@ cluster: ## Run a real Kubernetes of one node on this machine, with the images o
 cluster-down: ## Stop it and remove what it kept
 	@tools/cluster/cluster down
 
+# The cases of the topic `conformance` are a test of the workspace: built by the same command as in `test`, so that nothing is built again for it.
 test-cluster: image ## Check that cluster, the images and the chart on it, and that nothing of it stays (TOPICS=... for some of it)
 	@tools/setup "$$([[ $$(id -u) -eq 0 || -n $${CI:-} ]] && echo cluster || echo test)"
+	@[[ -n "$(TOPICS)" && " $(TOPICS) " != *" conformance "* ]] || cargo test --workspace --locked --no-run --quiet
 	@TERRANE_PROGRAM="$(TARGET)/$(PROGRAM_OF_$(IMAGE_PROFILE))" tools/cluster/check "$(TARGET)/image" $(TOPICS)
 
 test-conformance: ## Run the cases that the embedded API is held to on that cluster

@@ -2,24 +2,8 @@
 # Images that are built in the cluster: the real kaniko executes the Dockerfile of a repository, in a namespace of builds alone. Read by `check`.
 
 builds=terrane-builds
-# Asks who is there, and has the images of $REGISTRY.
-guarded=$HOST_ADDRESS:5001
 image_host=registry.example.org
-login=jane:open-sesame
-# What `htpasswd -B` makes of it.
-# shellcheck disable=SC2016 # no variable is meant
-hashed='jane:$2b$04$afPQqIP99QwAMDU9XzfO/OXH.MgqrIt66uvMekYCjxsq1s5tISZcK'
-
-start_guarded_registry() {
-    have_registry
-    echo "$hashed" >"$work/htpasswd"
-    sed -e "s/addr: .*/addr: '$guarded'}/" "$work/registry.yaml" >"$work/guarded.yaml"
-    echo "auth: {htpasswd: {realm: builds, path: $work/htpasswd}}" >>"$work/guarded.yaml"
-    serve docker-registry serve "$work/guarded.yaml" >"$work/guarded.log" 2>&1
-    eventually 30 "a registry that asks who is there answers" asked_who
-}
-asked_who() { [[ $(curl --silent --output /dev/null --write-out '%{http_code}' "http://$guarded/v2/") == 401 ]]; }
-registry_says() { curl --silent --fail --user "$login" "http://$guarded/v2/$1" "${@:2}"; }
+registry_says() { curl --silent --fail --user "$login" "http://$GUARDED_REGISTRY/v2/$1" "${@:2}"; }
 
 # An image with a shell and nothing else: push_base REPOSITORY TAG
 push_base() {
@@ -47,7 +31,7 @@ EOF
 # write_login PASSWORD
 write_login() {
     local config
-    config=$(jq --null-input --compact-output --arg host "$image_host" --arg password "$1" '{auths: {($host): {username: "jane", password: $password}}}')
+    config=$(login_at "$image_host" "$1")
     kubectl --namespace default create secret generic builds-login --from-literal "cred=$config" --from-literal "other=not-a-builders-business" \
         --dry-run=client --output yaml | kubectl apply --server-side --force-conflicts --filename - >/dev/null
 }
@@ -75,7 +59,7 @@ check_builds() {
 
 enable_builds() {
     local before
-    start_guarded_registry
+    have_guarded_registry
     push_base team/base 1
     write_login close-barley
     write_build first
@@ -85,8 +69,10 @@ enable_builds() {
         examples/quickstart/2-git-server.yaml | kubectl apply --filename - >/dev/null 2>&1
     kubectl --namespace default rollout status deployment/builds-git --timeout 60s >/dev/null
     before=$(pods)
+    # Pods pull without a login here: see check_same_build.
     helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set builds.enabled=true,builds.builder=kaniko,syncInterval=10 \
-        --set "controller.registryRewrites[0]=$image_host=http://$guarded" >/dev/null
+        --set containerRegistrySecret=,runner.image.repository=terrane.dev/terrane-runner \
+        --set "controller.registryRewrites[0]=$image_host=http://$GUARDED_REGISTRY" >/dev/null
     eventually 180 "helm upgrade: images are built" replaced "$before"
 }
 

@@ -78,12 +78,13 @@ serve_code() {
     write_checked
     write_slow
     write_quick
+    write_cloud
     kubectl --namespace default create configmap check-code --from-file "$work/code" >/dev/null
     # Found by its URL, as one Secret for many repositories is.
     kubectl --namespace default create secret generic check-git --type terrane.dev/repository \
         --from-literal url=https://check-git.default.svc >/dev/null
     # A state belongs to a place in the code, so each layer has one of its own.
-    items='{key: checked.tf, path: checked/main.tf}'
+    items='{key: checked.tf, path: checked/main.tf}, {key: cloud.tf, path: cloud/main.tf}'
     for layer in slow-killed slow-drained slow-lost slow-paused; do items+=", {key: slow.tf, path: $layer/main.tf}"; done
     for layer in "${GOING[@]}"; do items+=", {key: slow.tf, path: fault-$layer/main.tf}"; done
     for layer in "${FAULTS[@]}"; do items+=", {key: quick.tf, path: fault-$layer/main.tf}"; done

@@ -29,21 +29,23 @@ tenants_of_faults() {
     done
 }
 
-# With an image for runners that nobody has.
+# With an image for runners that nobody has yet.
 open_tenants() {
     local before name
+    have_guarded_registry
     before=$(pods)
     # shellcheck disable=SC2046 # one word an argument
-    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values $(tenants_of_faults) --set runner.image.tag=nothing >/dev/null
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values $(tenants_of_faults) $(login_options) --set runner.image.tag=nothing >/dev/null
     for name in "${FAULTS[@]}" "${GOING[@]}"; do furnish_tenant "fault-$name"; done
     eventually 120 "the release has more tenants, and runners an image that nobody has" replaced "$before"
 }
 
-# The repository and its Secret: furnish_tenant NAMESPACE
+# The repository and its Secret, as another namespace has them: furnish_tenant NAMESPACE [FROM]
 furnish_tenant() {
-    kubectl --namespace default get secret check-git --output json |
+    local from=${2:-default}
+    kubectl --namespace "$from" get secret check-git --output json |
         jq '{apiVersion, kind, type, data, metadata: {name: .metadata.name}}' | kubectl --namespace "$1" apply --filename - >/dev/null
-    kubectl --namespace default get terraformrepository check --output json |
+    kubectl --namespace "$from" get terraformrepository check --output json |
         jq '{apiVersion, kind, spec, metadata: {name: .metadata.name}}' | kubectl --namespace "$1" apply --filename - >/dev/null
 }
 
@@ -105,7 +107,8 @@ tell_faults() {
 
 # The causes go, and the API server and etcd are killed while the controllers have all of that to do.
 mend_tenants() {
-    local before pid name
+    local pid name
+    image_appears nothing
     pid=$(<"$STATE/run/terrane/kube-apiserver.pid")
     "$cluster" enter kill -KILL "$pid"
     eventually 60 "the API server is killed while layers wait" restarted kube-apiserver "$pid"
@@ -116,9 +119,6 @@ mend_tenants() {
     kubectl --namespace fault-accountless create serviceaccount terrane-runner >/dev/null
     kubectl --namespace default get secret check-git --output json | jq '{apiVersion, kind, data, metadata: {name: "gone"}}' |
         kubectl --namespace fault-secretless apply --filename - >/dev/null
-    before=$(pods)
-    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set runner.image.tag= >/dev/null
-    eventually 120 "runners have their image again" replaced "$before"
     pid=$(<"$STATE/run/terrane/etcd.pid")
     "$cluster" enter kill -KILL "$pid"
     eventually 60 "etcd was killed meanwhile" restarted etcd "$pid"
@@ -126,6 +126,13 @@ mend_tenants() {
         eventually 150 "the layer of fault-$name is applied without anybody's help" ready_in "fault-$name"
     done
     eventually 60 "a namespace goes with the layers inside it" gone fault-leaving
+}
+# The runners' image under another tag, which is all that was missing: image_appears TAG
+image_appears() {
+    local place=http://$REGISTRY/v2/terrane-runner/manifests type=application/vnd.oci.image.manifest.v1+json
+    curl --silent --fail --header "Accept: $type" "$place/$(chart_version)" >"$work/runner.manifest"
+    curl --silent --fail --request PUT --header "Content-Type: $type" --data-binary "@$work/runner.manifest" "$place/$1" >/dev/null
+    say "the image that could not be pulled is in the registry now"
 }
 gone() { ! kubectl get namespace "$1" --output name 2>/dev/null | grep --quiet .; }
 
@@ -175,7 +182,7 @@ leave_tenants() {
         kubectl --namespace "fault-$name" delete terraformlayer broken --timeout 60s >/dev/null
     done
     before=$(pods)
-    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set tenants[0].namespace=default >/dev/null
+    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set tenants[0].namespace=default --set runner.image.tag= >/dev/null
     for name in quota denied accountless secretless unpullable; do kubectl delete namespace "fault-$name" --wait=false >/dev/null; done
     eventually 60 "the tenants are gone again" available
 }

@@ -49,6 +49,34 @@ EOF
 
 have_registry() { curl --silent --fail --output /dev/null "http://$REGISTRY/v2/" || start_registry; }
 
+login=jane:open-sesame
+# What `htpasswd -B` makes of it.
+# shellcheck disable=SC2016 # no variable is meant
+hashed='jane:$2b$04$afPQqIP99QwAMDU9XzfO/OXH.MgqrIt66uvMekYCjxsq1s5tISZcK'
+
+# Asks who is there, and has the images of $REGISTRY.
+have_guarded_registry() {
+    ! asked_who || return 0
+    have_registry
+    echo "$hashed" >"$work/htpasswd"
+    sed -e "s/addr: .*/addr: '$GUARDED_REGISTRY'}/" "$work/registry.yaml" >"$work/guarded.yaml"
+    echo "auth: {htpasswd: {realm: check, path: $work/htpasswd}}" >>"$work/guarded.yaml"
+    serve docker-registry serve "$work/guarded.yaml" >"$work/guarded.log" 2>&1
+    eventually 30 "a registry that asks who is there answers" asked_who
+}
+asked_who() { [[ $(curl --silent --output /dev/null --write-out '%{http_code}' "http://$GUARDED_REGISTRY/v2/") == 401 ]]; }
+# A Docker config.json with that login for HOST: login_at HOST PASSWORD
+login_at() {
+    jq --null-input --compact-output --arg host "$1" --arg user "${login%%:*}" --arg password "$2" \
+        '{auths: {($host): {username: $user, password: $password}}}'
+}
+
+# Images and chart are in that registry.
+have_pushed() {
+    have_registry
+    [[ -e $work/pushed ]] || PLAIN_HTTP=1 tools/push "$REGISTRY" "$images" >"$work/pushed"
+}
+
 # upload REPOSITORY FILE: prints its digest
 upload() {
     local digest place
@@ -124,8 +152,7 @@ check_images() {
     kubectl label namespace images pod-security.kubernetes.io/enforce=restricted >/dev/null
     eventually 60 "a namespace has its account" kubectl --namespace images get serviceaccount default
     check_made_again
-    start_registry
-    PLAIN_HTTP=1 tools/push "$REGISTRY" "$images" >"$work/pushed"
+    have_pushed
     archives=("$images"/*.tar)
     equal "images and chart are pushed" "$((${#archives[@]} + 1))" "$(grep --count "$REGISTRY/" "$work/pushed")"
     for archive in "$images"/*.tar; do

@@ -11,16 +11,24 @@ condition() { kubectl --namespace default get "terraformlayer/$1" --output "json
 holds() { [[ $(condition "$1" "$2") == "$3" ]]; }
 revision() { kubectl --namespace default get "terraformlayer/$1" --output 'jsonpath={.status.revision.applied}'; }
 
-# The commands that docs/install.md gives to whoever tries it on a cluster, as they stand there.
-documented() { awk '/^## / { wanted = $0 == "## Try it" } /^Then:$/ && wanted { on = 1; next } on && /^[^ ]/ { exit } on' docs/install.md; }
+# A block of commands or values of docs/install.md, as it stands there: documented HEADING NUMBER
+documented() {
+    awk -v heading="## $1" -v wanted="$2" '
+        /^## / { here = $0 == heading }
+        here && /^    / { if (!inside) block++; inside = 1; if (block == wanted) { found = 1; print substr($0, 5) } next }
+        { inside = 0 }
+        END { exit !found }' docs/install.md || fail "docs/install.md has no block $2 below \`$1\`"
+}
 
+# When the install began, as the audit log writes it.
+installed=
 # The namespaces enforce the level that a careful administrator would, before anything is there.
 check_install() {
     local begin=$SECONDS
+    installed=$(date --utc +%Y-%m-%dT%H:%M:%S.000000Z)
     kubectl create namespace "$system" >/dev/null
     kubectl label namespace default "$system" pod-security.kubernetes.io/enforce=restricted >/dev/null
-    documented >"$work/documented"
-    grep --quiet 'helm install' "$work/documented" || fail "docs/install.md has no commands below \`Then:\`"
+    documented "Try it" 2 >"$work/documented"
     bash -euo pipefail "$work/documented" >"$work/notes" || fail "a command of docs/install.md failed: $(<"$work/notes")"
     grep --quiet '^Terrane .* works in default\.$' "$work/notes" || fail "the notes do not say where Terrane works: $(<"$work/notes")"
     ready hello >/dev/null || fail "the example is not applied"
@@ -29,6 +37,7 @@ check_install() {
     eventually 120 "and the one with a script" ready hello-script
     say "the commands of docs/install.md lead to an applied layer in $((SECONDS - begin)) s"
     ((SECONDS - begin < 180)) || fail "that is more than three minutes"
+    check_documented_logs
     check_outputs
     declare_notification
     check_repo
@@ -39,6 +48,17 @@ check_install() {
     check_inside
     serve_code
     hire_alice
+    check_tenant
+}
+
+# With the program that the images were made of for that of a release.
+check_documented_logs() {
+    documented "Try it" 3 >"$work/documented"
+    PATH="$(dirname "$(readlink -f "${TERRANE_PROGRAM:?say which program, as \`make test-cluster\` does}")"):$PATH" \
+        timeout 180 bash -euo pipefail "$work/documented" >"$work/said" || fail "a command of docs/install.md failed: $(<"$work/said")"
+    grep --quiet 'Apply complete' "$work/said" || fail "it shows no log: $(<"$work/said")"
+    grep --quiet 'Hello from Terrane' "$work/said" || fail "it shows no outputs: $(<"$work/said")"
+    say "the commands of docs/install.md show log and outputs through a port-forward"
 }
 
 # Those policies that no schema can express. The administrator may make pods and approvals, so it is not RBAC that refuses.
@@ -74,13 +94,22 @@ replaced() { [[ $(pods) != "$1" ]] && available; }
 
 check_upgrade() {
     local before made url=https://terrane-server.$system.svc
-    have_registry
+    have_pushed
+    have_guarded_registry
     made=$(authorities)
     before=$(pods)
-    helm upgrade terrane charts/terrane --namespace "$system" --reuse-values --set "server.publicUrl=$url" --set controller.maxRunnerPods=3 \
-        --set "controller.registryRewrites[0]=images.example=http://$REGISTRY" \
-        --set "controller.registryRewrites[1]=docker.io/alustan=http://$REGISTRY/alustan" >/dev/null
-    eventually 180 "helm upgrade: new pods are available" replaced "$before"
+    documented Tenants 1 >"$work/tenants.yaml"
+    documented Tenants 2 >"$work/runner.yaml"
+    cat >"$work/upgrade.yaml" <<EOF
+syncInterval: 2
+server: {publicUrl: $url}
+controller:
+  maxRunnerPods: 3
+  registryRewrites: ["images.example=http://$REGISTRY", "docker.io/alustan=http://$REGISTRY/alustan"]
+  runnerOverrides: [resources, nodeSelector, tolerations, volumes=emptyDir, volumeMounts, podSecurityContext=supplementalGroups]
+EOF
+    make --no-print-directory deploy HELM_ARGUMENTS="--reuse-values $(printf -- '--values %s ' "$work"/{tenants,runner,upgrade}.yaml)$(login_options)" >/dev/null
+    eventually 180 "make deploy: new pods are available" replaced "$before"
     equal "certificates are kept" "$made" "$(authorities)"
     equal "the server has announced itself" "$url" \
         "$(kubectl --namespace "$system" get configmap terrane-service --output 'jsonpath={.data.url}')"

@@ -7,7 +7,10 @@ recipe_of_cluster() { awk '/^cluster:/ { on = 1; next } on && !/^\t/ { exit } on
 note_machine() { machine >"$work/before"; }
 
 start() {
+    local begin=$SECONDS
     "$cluster" up "$images" >"$work/lines"
+    # All that it is made of is in the cache: `make test-cluster` has seen to that.
+    ((SECONDS - begin <= 60)) || fail "the cluster was ready after $((SECONDS - begin)) s, which is more than a minute: see $STATE/log"
     equal "two lines are printed, and nothing else" "export KUBECONFIG= export PATH=" "$(sed 's/=.*/=/' "$work/lines" | xargs)"
     equal "nothing that \`make cluster\` does before that prints there" "" "$(recipe_of_cluster | head --lines -1 | grep --invert-match '>&2$' || true)"
     # shellcheck disable=SC1091 # written just now
@@ -25,7 +28,9 @@ namespaces_of_node() {
     readlink "/proc/$pid/ns/pid" "/proc/$pid/ns/net" "/proc/$pid/ns/mnt" | xargs
 }
 
-check_leaving() {
+# A node whose first process is killed, and the one that takes its place, with nothing on it.
+died=
+check_dying() {
     local namespaces pid
     namespaces=$(namespaces_of_node)
     read -r pid _ <"$STATE/node.pid"
@@ -34,8 +39,16 @@ check_leaving() {
     eventually 60 "a node whose first process is killed takes its other processes with it" none_in $namespaces
     "$cluster" up >"$work/again"
     equal "a new start replaces a node that died" "$(<"$work/lines")" "$(<"$work/again")"
+    died=1
+}
+
+check_leaving() {
+    local namespaces
+    [[ -n $died ]] || check_dying
     namespaces=$(namespaces_of_node)
-    "$cluster" down
+    # As docs/install.md ends.
+    documented "Try it" 4 | grep '^make ' >"$work/documented"
+    bash -euo pipefail "$work/documented"
     # shellcheck disable=SC2086 # one word a namespace
     equal "no process is left in the node's namespaces" "" "$(processes $namespaces)"
     machine >"$work/after"

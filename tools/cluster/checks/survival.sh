@@ -14,9 +14,9 @@ check_survival() {
 apply_pod() { kubectl --namespace default get pods --selector "terrane.dev/layer=$1,terrane.dev/action=apply" --output name | grep .; }
 at_work() { kubectl --namespace default logs "$(apply_pod "$1")" | grep --quiet 'second 1'; }
 
-# Of all applies of a layer: run, state, attempts, exit code and reason of the last.
+# Of all applies of a layer: state, attempts, exit code and reason of the last: applies LAYER [NAMESPACE]
 applies() {
-    kubectl --namespace default get terraformruns --output json | jq --raw-output --arg layer "$1" '
+    kubectl --namespace "${2:-default}" get terraformruns --output json | jq --raw-output --arg layer "$1" '
         .items[] | select(.spec.layer.name == $layer and .spec.action == "apply")
         | "\(.status.state) \(.status.attempts | length) \(.status.attempts[-1].exitCode) \(.status.attempts[-1].reason)"'
 }
