@@ -66,6 +66,16 @@ struct Term {
     trust: Duration,
 }
 
+impl Term {
+    /// Both clocks must say so: the steady one misses the time that the machine slept. A wall clock that jumps, and one that was set back
+    /// cannot tell what it hides, costs the time until the next renewal.
+    fn lasts_at(&self, now: Moment) -> bool {
+        let awake = now.steady.saturating_sub(self.since.steady);
+        let passed = Duration::try_from(now.wall.duration_since(self.since.wall));
+        awake < self.trust && passed.is_ok_and(|passed| passed < self.trust)
+    }
+}
+
 /// A write by a process that no longer leads.
 #[derive(Debug, thiserror::Error)]
 #[error("this controller no longer leads; another one acts, and nothing was written")]
@@ -75,10 +85,7 @@ impl Leadership {
     /// The number of the term, while it surely lasts.
     pub fn term(&self) -> Option<u32> {
         let term = (*self.locked())?;
-        let now = self.clock.moment();
-        let awake = now.steady.saturating_sub(term.since.steady);
-        let asleep = Duration::try_from(now.wall.duration_since(term.since.wall)).unwrap_or_default();
-        (awake < term.trust && asleep < term.trust).then_some(term.number)
+        term.lasts_at(self.clock.moment()).then_some(term.number)
     }
 
     /// The same client, whose writes fail unless this process leads. Reads always pass.

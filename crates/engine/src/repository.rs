@@ -70,7 +70,9 @@ pub fn decide(seen: &Observed<'_>) -> Decision {
     let wish = webhook::wish(seen.repository);
     let asked = asked(seen);
     let due = seen.look.map_or(seen.now, |look| {
-        let polled = later(look.at, jittered);
+        // A look that is further ahead than any poll was made by a clock that was wrong, and holds nobody up.
+        let is_ahead = look.at > later(seen.now, jittered);
+        let polled = if is_ahead { seen.now } else { later(look.at, jittered) };
         let due = webhook::due(look, wish, seen.now).map_or(polled, |hinted| hinted.min(polled));
         asked.as_ref().map_or(due, |_| seen.now)
     });

@@ -226,7 +226,7 @@ async fn one_poll_is_one_question_whatever_the_number_of_layers_and_branches() {
     let mut working = JoinSet::new();
     working.spawn(Arc::clone(&desk).work(stop.clone()));
     // Whoever else wants it while it is under way has the same one.
-    (0..3).for_each(|_| desk.look_again(&place, None));
+    (0..3).for_each(|_| desk.look_again(&place, None, None));
     news.repositories.next().await.unwrap();
     let found = desk.look(&place).0.unwrap().found.unwrap();
     for branch in &branches {

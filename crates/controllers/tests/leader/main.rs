@@ -1,6 +1,7 @@
 //! Two candidates on one API: one acts at a time, and the one that was overtaken can write nothing more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod clocks;
 mod shards;
 
 use std::num::NonZeroU16;

@@ -20,8 +20,11 @@ fn applied() -> World {
     world
 }
 
-/// Everything that counts, each in a word and with what is said of it.
-fn changes() -> Vec<(fn(&mut World), &'static str)> {
+/// A change of the layer or its repository, and what is said of it.
+type Change = (fn(&mut World), &'static str);
+
+/// Everything that counts.
+fn changes() -> Vec<Change> {
     vec![
         (|world| world.layer.spec.path = "net".parse().unwrap(), "path from db to net"),
         (

@@ -6,11 +6,13 @@ use std::time::Duration;
 use crate::world::{commit, settings, world};
 use api::condition;
 use api::repository::{LayerCounts, RepositoryState};
-use api::text::RefName;
+use api::text::{RefName, Span};
 use api::{TerraformRepository, TerraformRepositoryStatus, annotation};
 use engine::repository::{Decision, Effect, Heads, Look, Observed, count, decide};
+use engine::webhook::{Delivery, Noted, note};
 use engine::{Settings, Wake, later};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
 
 struct Scene {
     now: Timestamp,
@@ -233,4 +235,139 @@ fn layers_are_counted_by_their_conditions() {
         layer(&[("Ready", "False")], 1),
     ];
     assert_eq!(count(&layers), LayerCounts { total: 6, ready: 2, drifted: 2, failed: 2 });
+}
+
+#[test]
+fn a_look_by_a_clock_that_was_wrong_holds_up_no_poll() {
+    let mut scene = scene();
+    scene.now = later(scene.now, Duration::from_secs(3600));
+    scene.found(Ok(&["refs/heads/main"]));
+    assert!(scene.step().effects.is_empty());
+    // It was an hour ahead, and is set right.
+    scene.now = world().now;
+    assert_eq!(scene.step().effects, [Effect::Look { answers: None, asked: None }]);
+    scene.found(Ok(&["refs/heads/main"]));
+    let settled = scene.step();
+    assert!(settled.effects.is_empty());
+    assert_eq!(settled.wake, Wake::At(later(scene.now, Duration::from_secs(63))));
+}
+
+#[derive(Debug, Clone)]
+enum Happening {
+    /// Seconds, by which the clock may also be set back.
+    Pass(i64),
+    /// The remote has another commit.
+    Push(char),
+    /// The remote answers, or does not.
+    Answers(bool),
+    /// It has branch `main`, or none at all.
+    Branches(bool),
+    /// Layers follow one more branch, or only `main`.
+    Follow(bool),
+    Suspend(bool),
+    Interval(u64),
+    /// A webhook tells of the remote.
+    Deliver,
+    /// A person asks for a look, by one of a few texts.
+    Sync(u8),
+    /// The controllers start anew.
+    Restart,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        (-100_000_i64..100_000).prop_map(Happening::Pass),
+        (0_i64..100).prop_map(Happening::Pass),
+        prop::char::range('a', 'c').prop_map(Happening::Push),
+        any::<bool>().prop_map(Happening::Answers),
+        any::<bool>().prop_map(Happening::Branches),
+        any::<bool>().prop_map(Happening::Follow),
+        any::<bool>().prop_map(Happening::Suspend),
+        (1_u64..100_000).prop_map(Happening::Interval),
+        Just(Happening::Deliver),
+        (0_u8..3).prop_map(Happening::Sync),
+        Just(Happening::Restart),
+    ]
+}
+
+/// The remote of a scene, and whether it answers.
+struct Remote {
+    head: char,
+    answers: bool,
+    has_main: bool,
+}
+
+impl Scene {
+    fn happen(&mut self, what: &Happening, remote: &mut Remote) {
+        match what {
+            Happening::Pass(seconds) => self.now += SignedDuration::from_secs(*seconds),
+            Happening::Push(letter) => remote.head = *letter,
+            Happening::Answers(answers) => remote.answers = *answers,
+            Happening::Branches(has_main) => remote.has_main = *has_main,
+            Happening::Follow(more) => {
+                let names = if *more { &["main", "next"][..] } else { &["main"] };
+                self.wanted = names.iter().map(|name| RefName::new(*name).unwrap()).collect();
+            }
+            Happening::Suspend(suspend) => self.repository.spec.suspend = *suspend,
+            Happening::Interval(seconds) => {
+                self.repository.spec.poll_interval = Some(Span::from_secs(*seconds));
+            }
+            Happening::Deliver => {
+                let heads = [("refs/heads/main".to_owned(), Some(commit(remote.head)))];
+                let delivery = Delivery { host: "gitea", heads: &heads };
+                if let Noted::Record(webhook) = note(&self.repository, &delivery, self.now) {
+                    self.repository.status.get_or_insert_default().webhook = Some(webhook);
+                }
+            }
+            Happening::Sync(text) => {
+                let annotations = self.repository.metadata.annotations.get_or_insert_default();
+                annotations.insert(annotation::SYNC.to_owned(), text.to_string());
+            }
+            Happening::Restart => self.look = None,
+        }
+    }
+
+    /// What the desk does: a look that succeeded answers the wish that it was begun for.
+    fn look(&mut self, answers: Option<Timestamp>, asked: Option<String>, remote: &Remote) {
+        let before = self.look.as_ref().and_then(|look| look.answers);
+        self.found(if remote.answers { Ok(&[]) } else { Err("connection refused") });
+        let look = self.look.as_mut().unwrap();
+        look.answers = if remote.answers { answers.or(before) } else { before };
+        look.asked = asked;
+        if let (Ok(heads), true) = (&mut look.found, remote.has_main) {
+            heads.refs.insert("refs/heads/main".to_owned(), commit(remote.head));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happens and whatever the clock says: one look at most, after which nothing is wanted, nothing is written, and the next look is
+    /// due within an interval.
+    #[test]
+    fn after_its_look_a_repository_wants_nothing_and_writes_nothing(happenings in prop::collection::vec(happening(), 0..40)) {
+        let (mut scene, mut remote) = (scene(), Remote { head: 'a', answers: true, has_main: true });
+        for what in happenings {
+            scene.happen(&what, &mut remote);
+            let decision = scene.step();
+            prop_assert!(decision.effects.len() <= 1);
+            for Effect::Look { answers, asked } in decision.effects {
+                prop_assert!(!scene.repository.spec.suspend, "nothing is asked while it is suspended");
+                scene.look(answers, asked, &remote);
+            }
+            let settled = scene.step();
+            prop_assert_eq!(&settled.effects, &[], "wants more after its own effects");
+            match settled.wake {
+                Wake::OnChange => prop_assert!(scene.repository.spec.suspend, "nobody would look again"),
+                Wake::At(at) => {
+                    let interval = scene.repository.spec.poll_interval.map_or(scene.settings.poll_interval, |span| span.get());
+                    let last = later(later(scene.now, interval.mul_f64(1.2)), interval.mul_f64(1.2));
+                    prop_assert!(scene.now < at && at <= last, "due at {at}, and it is {}", scene.now);
+                }
+            }
+            let again = scene.step();
+            prop_assert_eq!(again, settled, "a second look at it says something else");
+        }
+    }
 }
