@@ -3,6 +3,10 @@
 //!
 //! Each listener says what of an object concerns it (see [`crate::concern`]). It hears of an object when it first sees it, when that
 //! changes, and when the object is gone: most changes are our own words, and a look at them would find nothing to do.
+//!
+//! **Of what went while a watch was too old to go on, nobody hears**: the list that follows has no word on it. Whoever waits for such an object looks
+//! at all that it knows (`anew`). A watch that fell silent, as over a connection that only seems to be there, is given up by `kube`'s watcher
+//! 5 seconds after the API should have ended it, and goes on from what was heard last.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -56,6 +60,8 @@ pub(crate) struct Feed<K> {
     config: watcher::Config,
     events: Arc<Events>,
     listeners: Vec<mpsc::Sender<Event<K>>>,
+    /// Told when everything was told anew.
+    again: Vec<mpsc::UnboundedSender<()>>,
 }
 
 impl<K: Kind> Feed<K> {
@@ -75,6 +81,7 @@ impl<K: Kind> Feed<K> {
             config,
             events: Arc::clone(events),
             listeners: Vec::new(),
+            again: Vec::new(),
         }
     }
 
@@ -119,14 +126,28 @@ impl<K: Kind> Feed<K> {
         receiver.map(Ok)
     }
 
+    /// Each time when all objects were told anew, which says nothing of those that went meanwhile.
+    pub(crate) fn anew(&mut self) -> impl Stream<Item = ()> + Send + use<K> {
+        let (sender, receiver) = mpsc::unbounded();
+        self.again.push(sender);
+        receiver
+    }
+
     /// Watches until told to stop. O(listeners) a change.
     pub(crate) async fn work(mut self, stop: CancellationToken) {
         let mut watch = readable::watch(&self.client, &self.namespaces, self.config, &self.events);
         let telling = async {
+            let mut is_listed = false;
             while let Some(change) = watch.next().await {
                 match change {
                     Ok(event) => match stranger(&event, self.shard, &self.home) {
-                        None => tell(&mut self.listeners, &event).await,
+                        None => {
+                            tell(&mut self.listeners, &event).await;
+                            if matches!(event, Event::InitDone) && std::mem::replace(&mut is_listed, true) {
+                                // One that is gone has ended its work and misses nothing.
+                                self.again.iter().for_each(|again| drop(again.unbounded_send(())));
+                            }
+                        }
                         Some(object) => {
                             if let Some(beside) = &self.beside {
                                 beside(object);
@@ -222,7 +243,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use kube::client::Body;
     use kube::runtime::controller::Action;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -256,6 +277,120 @@ mod tests {
             }
         });
         (Client::new(service, "default"), asked)
+    }
+
+    /// What a watch of the scripted API tells.
+    enum Told {
+        /// Lines, and then nothing more without an end.
+        Silent(String),
+        /// Lines, and then the connection breaks.
+        Broken(String),
+        /// Lines, and then an end.
+        Ended(String),
+    }
+
+    /// An API that answers lists and watches with these, one after the other; with what was asked of it.
+    fn scripted(lists: Vec<Value>, watches: Vec<Told>) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (notes, lists, watches) =
+            (Arc::clone(&asked), Mutex::new(lists.into_iter()), Mutex::new(watches.into_iter()));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let of = |name: &str| {
+                let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+                parts.find(|(key, _)| *key == name).map_or("-", |(_, value)| value).to_owned()
+            };
+            let body = if of("watch") == "true" {
+                let (from, limit) = (of("resourceVersion"), of("timeoutSeconds"));
+                notes.lock().unwrap().push(format!("watch from {from} for {limit} s"));
+                let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+                let (lines, rest) = match watches.lock().unwrap().next().expect("another watch") {
+                    Told::Silent(lines) => (lines, stream::pending().boxed()),
+                    Told::Broken(lines) => (lines, stream::iter([Err(broken)]).boxed()),
+                    Told::Ended(lines) => (lines, stream::empty().boxed()),
+                };
+                axum::body::Body::from_stream(stream::iter([Ok(lines)]).chain(rest))
+            } else {
+                notes.lock().unwrap().push("list".to_owned());
+                axum::body::Body::from(lists.lock().unwrap().next().expect("another list").to_string())
+            };
+            future::ready(Ok::<_, std::convert::Infallible>(Response::new(body)))
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    fn pod_at(name: &str, version: u32) -> Value {
+        json!({ "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": name, "namespace": "default", "uid": name, "resourceVersion": version.to_string() } })
+    }
+
+    fn list_at(version: u32, items: &[Value]) -> Value {
+        json!({ "apiVersion": "v1", "kind": "PodList", "metadata": { "resourceVersion": version.to_string() }, "items": items })
+    }
+
+    fn line(kind: &str, object: &Value) -> String {
+        format!("{}\n", json!({ "type": kind, "object": object }))
+    }
+
+    /// Any change.
+    fn of_version(pod: &Pod) -> u64 {
+        pod.resource_version().unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_breaks_is_too_old_or_falls_silent_goes_on_where_it_was_and_says_what_it_may_have_missed()
+     {
+        let gone = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                           "message": "too old resource version", "reason": "Expired", "code": 410 });
+        let half = line("ADDED", &pod_at("b", 3)).split_at(30).0.to_owned();
+        let (client, asked) = scripted(
+            vec![list_at(1, &[]), list_at(10, &[pod_at("b", 3), pod_at("c", 9)])],
+            vec![
+                Told::Broken(line("ADDED", &pod_at("a", 2)) + &half),
+                Told::Ended(line("ADDED", &pod_at("b", 3)) + &line("ERROR", &gone)),
+                // Nothing more comes, no bookmark either.
+                Told::Silent(line("MODIFIED", &pod_at("c", 11))),
+                Told::Silent(line("DELETED", &pod_at("c", 12))),
+            ],
+        );
+        // The API is asked to end it after a second, and does not.
+        let (config, events) = (watcher::Config::default().timeout(1), Arc::default());
+        let mut feed = Feed::<Pod>::new(&client, &Namespaces::All, Shard::WHOLE, config, &events);
+        let heard = feed.touched(of_version).take(6).collect::<Vec<_>>();
+        let anew = feed.anew().collect::<Vec<()>>();
+        let stop = CancellationToken::new();
+        let listening = async {
+            let heard = heard.await;
+            stop.cancel();
+            heard
+        };
+        let (heard, (), anew) = tokio::join!(listening, feed.work(stop.clone()), anew);
+        let names: Vec<String> = heard.into_iter().map(|pod| pod.unwrap().name_any()).collect();
+        assert_eq!(names, ["a", "b", "b", "c", "c", "c"]);
+        assert_eq!(anew.len(), 1, "a is gone, of which nothing was told");
+        let expected = ["list", "watch from 1", "watch from 2", "list", "watch from 10", "watch from 11"];
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), expected.len(), "{asked:?}");
+        assert!(asked.iter().zip(expected).all(|(asked, expected)| asked.starts_with(expected)), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn every_watch_is_one_that_the_api_is_asked_to_end() {
+        let (client, asked) =
+            scripted(vec![list_at(1, &[])], vec![Told::Silent(line("ADDED", &pod_at("a", 2)))]);
+        let (config, events) = (watcher::Config::default().any_semantic(), Arc::default());
+        let mut feed = Feed::<Pod>::new(&client, &Namespaces::All, Shard::WHOLE, config, &events);
+        let mut heard = Box::pin(feed.touched(of_version));
+        let stop = CancellationToken::new();
+        tokio::select! {
+            _ = heard.next() => {}
+            () = feed.work(stop) => {}
+        }
+        assert_eq!(
+            *asked.lock().unwrap(),
+            ["list", "watch from 1 for 290 s"],
+            "a client gives it up 5 s later"
+        );
     }
 
     fn labelled(name: &str, uid: &str, label: &str) -> Pod {

@@ -44,7 +44,7 @@ use engine::shard::Shard;
 use engine::{Settings, Wake};
 use feed::{Feed, Handle};
 use futures::future::OptionFuture;
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use gate::Gate;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -263,6 +263,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             repository_feed.touched(concern::repository_to_layers),
             move |repository: TerraformRepository| layers_of_desk.layers_of(&repository),
         )
+        .reconcile_all_on(run_feed.anew())
+        .reconcile_all_on(repository_feed.anew())
         .reconcile_on(news.layers)
         .reconcile_on(called)
         .reconcile_on(reference_news)
@@ -289,6 +291,8 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             let namespace = run.namespace().unwrap_or_default();
             Some(ObjectRef::new(run.spec.layer.name.as_str()).within(&namespace))
         })
+        .reconcile_all_on(repository_feed.anew())
+        .reconcile_all_on(layer_feed.anew())
         .reconcile_on(news.repos)
         .reconcile_on(called)
         .graceful_shutdown_on(stopped(&stop))
@@ -303,6 +307,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
                 repository_feed.touched(concern::repository_to_repo),
                 layer_feed.touched(concern::layer_to_terraform),
             ),
+            stream::select(repository_feed.anew(), layer_feed.anew()),
             news.terraforms,
             &stop,
         )),
@@ -336,6 +341,7 @@ pub async fn run(context: Context, stop: CancellationToken) -> Result<(), Error>
             run::waiting_for,
         )
         .watches_stream(layer_feed.touched(concern::layer_to_runs), run::canceled_by)
+        .reconcile_all_on(pod_feed.anew())
         .reconcile_on(news.runs)
         .reconcile_on(called)
         .reconcile_on(queue_news)
@@ -420,6 +426,7 @@ async fn keep_terraforms(
         impl Stream<Item = Result<TerraformRepository, watcher::Error>> + Send + 'static,
         impl Stream<Item = Result<TerraformLayer, watcher::Error>> + Send + 'static,
     ),
+    anew: impl Stream<Item = ()> + Send + 'static,
     woken: impl Stream<Item = ObjectRef<Handle<Terraform>>> + Send + 'static,
     stop: &CancellationToken,
 ) {
@@ -437,6 +444,7 @@ async fn keep_terraforms(
             let namespace = layer.namespace().unwrap_or_default();
             Some(ObjectRef::new(&layer.name_any()).within(&namespace))
         })
+        .reconcile_all_on(anew)
         .reconcile_on(woken)
         .reconcile_on(called)
         .graceful_shutdown_on(stop.clone().cancelled_owned())

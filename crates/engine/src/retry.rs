@@ -24,10 +24,13 @@ impl Policy {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use jiff::Timestamp;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::later;
 
     #[test]
     fn doubles_up_to_the_maximum() {
@@ -42,6 +45,19 @@ mod tests {
             let policy = Policy { first: Duration::from_secs(first), max: Duration::from_secs(max) };
             prop_assert!(policy.pause(n) <= policy.pause(n.saturating_add(1)));
             prop_assert!(policy.pause(n) <= policy.max);
+        }
+
+        /// Whatever a clock says and however long the pauses are, at both ends of time too.
+        #[test]
+        fn the_next_try_is_never_before_now_nor_after_the_longest_pause(
+            first in any::<Duration>(), max in any::<Duration>(), failures in any::<u32>(),
+            now in Timestamp::MIN.as_second()..=Timestamp::MAX.as_second(),
+        ) {
+            let (policy, now) = (Policy { first, max }, Timestamp::from_second(now).unwrap());
+            let next = later(now, policy.pause(failures));
+            prop_assert!(next >= now);
+            prop_assert!(Duration::try_from(next.duration_since(now)).unwrap() <= max);
+            prop_assert!(next <= later(now, policy.pause(failures.saturating_add(1))));
         }
     }
 }

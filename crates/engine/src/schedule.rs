@@ -13,15 +13,18 @@ pub fn share(uid: &str) -> f64 {
 
 /// The interval, longer by the object's share of a tenth.
 pub fn jittered(interval: Duration, share: f64) -> Duration {
-    Duration::try_from_secs_f64(interval.as_secs_f64() * (1.0 + JITTER * share.clamp(0.0, 1.0)))
-        .unwrap_or(interval)
+    let added = interval.as_secs_f64() * JITTER * share.clamp(0.0, 1.0);
+    interval.saturating_add(Duration::try_from_secs_f64(added).unwrap_or_default())
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use jiff::Timestamp;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::later;
 
     #[test]
     fn an_object_keeps_its_share_and_two_differ() {
@@ -37,6 +40,18 @@ mod tests {
             let interval = Duration::from_secs(secs);
             let spread = jittered(interval, share(&uid));
             prop_assert!(interval <= spread && spread <= interval.mul_f64(1.100_001));
+        }
+
+        /// Whatever a clock says and however long the interval is, at both ends of time too.
+        #[test]
+        fn what_is_due_regularly_is_due_no_earlier_than_its_interval(
+            interval in any::<Duration>(), share in any::<f64>(),
+            last in Timestamp::MIN.as_second()..=Timestamp::MAX.as_second(),
+        ) {
+            let spread = jittered(interval, share);
+            prop_assert!(spread >= interval);
+            let last = Timestamp::from_second(last).unwrap();
+            prop_assert!(later(last, spread) >= later(last, interval) && later(last, interval) >= last);
         }
     }
 }
