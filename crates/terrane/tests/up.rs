@@ -12,20 +12,18 @@ use std::sync::{Arc, Mutex};
 
 use api::layer::LayerState;
 use api::run::Action;
-use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun};
+use api::{TerraformLayer, TerraformRepository, TerraformRun};
 use axum::http::StatusCode;
 use harness::{
     BINARY, Gate, Terrane, declare_layer, declare_path, declare_repository, git, is, layer_until, runs,
     until, why,
 };
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::json;
-use testkit::process::Scratch;
 
 #[tokio::test]
 async fn the_demo_is_planned_applied_approved_and_follows_a_commit() {
@@ -233,34 +231,28 @@ async fn ctrl_c_waits_for_what_runs_by_name_and_a_second_one_leaves_it_to_the_ne
 
     let client = terrane.start(&[]).await;
     waits(&terrane).await;
-    let _more = nobody_begins_anything_new(&client).await;
+    // The API still answers and takes a new layer, on which nobody acts any more. Without a change there is nothing to apply, so that the
+    // one apply stays the only one.
+    let _source = declare_layer(&client, "later", "# Nothing yet.\n").await;
     gate.open();
     assert_eq!(terrane.ended().await.code(), Some(0), "nothing is left to wait for");
+    let ended = jiff::Timestamp::now().as_second();
 
     let client = terrane.start(&[]).await;
     layer_until(&client, "slow", "applied", is("Ready")).await;
     layer_until(&client, "later", "the next start looks at it", is("Ready")).await;
+    let of_later = |run: &&TerraformRun| run.spec.layer.name.as_str() == "later";
+    let made = |run: &TerraformRun| run.metadata.creation_timestamp.as_ref().unwrap().0.as_second();
+    let plans = runs(&client, Action::Plan).await;
+    assert!(plans.iter().any(|run| of_later(&run)), "{plans:?}");
+    assert!(
+        plans.iter().filter(of_later).all(|run| made(run) >= ended),
+        "not before the next start: {plans:?}"
+    );
     assert_eq!(gate.visitors().await, 1, "applied once");
     assert_eq!(attempts_of_applies(&client).await, [1], "one apply, one attempt");
     terrane.signal(Signal::TERM);
     assert_eq!(terrane.ended().await.code(), Some(0));
-}
-
-/// The API still answers while what runs is waited for, and takes a new layer, whose source is returned; nobody acts on it any more.
-async fn nobody_begins_anything_new(client: &Client) -> Scratch {
-    let leases = Api::<Lease>::namespaced(client.clone(), SYSTEM_NAMESPACE);
-    until("no controller may act", || async {
-        let lease = leases.get("terrane-controller").await.ok()?;
-        lease.spec?.holder_identity.is_none_or(|holder| holder.is_empty()).then_some(())
-    })
-    .await;
-    // Without a change there is nothing to apply, so that the one apply stays the only one.
-    let source = declare_layer(client, "later", "# Nothing yet.\n").await;
-    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    assert_eq!(layers.get("later").await.unwrap().status, None);
-    let plans = runs(client, Action::Plan).await;
-    assert!(plans.iter().all(|run| run.spec.layer.name.as_str() == "slow"), "{plans:?}");
-    source
 }
 
 #[tokio::test]
