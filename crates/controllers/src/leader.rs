@@ -5,6 +5,7 @@
 //! the version that was read, a lock is taken by compare-and-set, and a name follows from its intent.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -362,12 +363,14 @@ impl Election {
 }
 
 /// Runs the controllers whenever this candidate leads, until told to stop. `make` is asked for a fresh context at each term: what
-/// was known in an earlier one may be wrong by now.
-pub async fn lead<E: From<Error>>(
+/// was known in an earlier one may be wrong by now. What it cannot make at the first term was never given to this process; later
+/// something is short for a while, such as room on a disk, and it stands again.
+pub async fn lead<E: From<Error> + Display>(
     mut election: Election,
     mut make: impl FnMut() -> Result<Context, E>,
     stop: CancellationToken,
 ) -> Result<(), E> {
+    let mut has_led = false;
     loop {
         let term = tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -377,6 +380,17 @@ pub async fn lead<E: From<Error>>(
         tracing::info!(term, lease, identity = election.identity, "this controller leads");
         let asked_for = stop.child_token();
         let outcome = match make() {
+            Err(error) if has_led => {
+                tracing::warn!(
+                    term,
+                    lease,
+                    "this controller cannot begin its term, and stands again: {error:#}"
+                );
+                election.release().await;
+                let pause = election.clock.pause(election.terms.duration);
+                stop.run_until_cancelled(pause).await;
+                continue;
+            }
             Ok(context) => tokio::select! {
                 outcome = crate::run(context, asked_for.clone()) => Some(outcome.map_err(E::from)),
                 // Dropping the controllers is a crash to them, which is what they are built for.
@@ -384,6 +398,7 @@ pub async fn lead<E: From<Error>>(
             },
             Err(error) => Some(Err(error)),
         };
+        has_led = true;
         match outcome {
             Some(Ok(())) if asked_for.is_cancelled() && !stop.is_cancelled() => {
                 tracing::info!(term, lease, "another controller with fewer shards takes this one");

@@ -1,6 +1,7 @@
 //! Two candidates on one API: one acts at a time, and the one that was overtaken can write nothing more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod again;
 mod clocks;
 mod shards;
 
@@ -44,6 +45,7 @@ impl Ground {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
             listen: Listen::new("127.0.0.1:0".parse().unwrap(), None, None).unwrap(),
+            definitions: api::custom_resources(),
             ..Options::new(directory.path().join("data"))
         };
         let server = Server::start(options).await.unwrap();

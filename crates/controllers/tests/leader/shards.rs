@@ -232,9 +232,9 @@ fn namespaces() -> impl Iterator<Item = String> {
 
 /// The repository: one branch, one file.
 #[derive(Debug, Clone)]
-struct Code {
-    datastore: datastore::Client,
-    file: std::path::PathBuf,
+pub(crate) struct Code {
+    pub(crate) datastore: datastore::Client,
+    pub(crate) file: std::path::PathBuf,
 }
 
 impl Reader for Code {
