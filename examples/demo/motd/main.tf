@@ -29,9 +29,10 @@ resource "terraform_data" "motd" {
     environment = { FILE = self.input.file, TEXT = self.input.text, MADE = self.triggers_replace.times_made }
   }
 
+  # The count stays: when the file is made anew, it is read before or after this.
   provisioner "local-exec" {
     when        = destroy
-    command     = "rm -f \"$FILE\" \"$FILE.made\""
+    command     = "rm -f \"$FILE\""
     environment = { FILE = self.input.file }
   }
 }
