@@ -29,6 +29,7 @@ mod repository;
 mod run;
 mod run_canceled;
 mod run_conditions;
+mod run_described;
 mod run_limits;
 mod run_undoing;
 mod runner_override;

@@ -1,6 +1,7 @@
 //! Runs that undo an apply: what they are told, and that nothing that came since keeps them.
 
-use crate::run::{Scene, description_of, scene};
+use crate::run::{Scene, scene};
+use crate::run_described::description_of;
 use crate::world::commit;
 use api::run::{Action, Mode, TriggerKind, Undone};
 use api::text::Sha256;
