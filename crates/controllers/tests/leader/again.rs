@@ -2,7 +2,6 @@
 //! first ends, and says why.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::SYSTEM_NAMESPACE;
@@ -16,6 +15,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -72,26 +72,22 @@ async fn a_term_that_cannot_be_begun_is_no_end_unless_it_is_the_first() {
     let ended = within("the process is told", tasks.join_next()).await.unwrap().unwrap();
     assert!(matches!(ended, Err(Trouble::NoRoom)), "{ended:?}");
 
-    let (asked, stop, client) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new(), ground.client());
-    let (count, stopped) = (Arc::clone(&asked), stop.clone());
+    let (begin, mut begun) = watch::channel(0);
+    let (stop, client) = (CancellationToken::new(), ground.client());
+    let stopped = stop.clone();
     // The first term and the last can be begun.
-    let make = move || match count.fetch_add(1, Ordering::SeqCst) {
-        1 | 2 => Err(Trouble::NoRoom),
-        _ => Ok(context(client.clone())),
+    let make = move || {
+        begin.send_modify(|terms| *terms += 1);
+        match *begin.borrow() {
+            2 | 3 => Err(Trouble::NoRoom),
+            _ => Ok(context(client.clone())),
+        }
     };
     let tenacious = ground.candidate("tenacious", TERMS);
     tasks.spawn(async move { controllers::lead(tenacious, make, stopped).await });
-    let begun = async |terms: usize| {
-        let enough = async {
-            while asked.load(Ordering::SeqCst) < terms {
-                tokio::time::sleep(TERMS.period).await;
-            }
-        };
-        within("another term is begun", enough).await;
-    };
-    begun(1).await;
+    within("the first term", begun.wait_for(|terms| *terms == 1)).await.unwrap();
     take_over(&ground).await;
-    begun(4).await;
+    within("one that can be begun again", begun.wait_for(|terms| *terms == 4)).await.unwrap();
     stop.cancel();
     within("it stops when it is told to", tasks.join_next()).await.unwrap().unwrap().unwrap();
     ground.server.stop().await;
