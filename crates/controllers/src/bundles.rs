@@ -78,23 +78,20 @@ mod tests {
     use std::time::SystemTime;
 
     use api::text::Sha256;
-    use datastore::client::TokenSource;
     use datastore::service::{Keyring, Options, router};
     use embedded::auth::Identity;
     use embedded::serve::{Listen, Server};
     use kube::api::{Patch, PatchParams, PostParams};
     use serde_json::{Value, json};
-    use testkit::callers::ByName;
+    use testkit::callers::{ByName, Served, serve};
     use testkit::objects;
-    use tokio::task::JoinSet;
 
     use super::*;
 
     struct Ground {
         server: Server,
-        datastore: datastore::Client,
+        datastore: Served,
         directory: tempfile::TempDir,
-        _serving: JoinSet<()>,
     }
 
     impl Ground {
@@ -115,13 +112,7 @@ mod tests {
                 keys: Keyring::load_or_create(&directory.path().join("keys")).unwrap(),
                 reviewer: std::sync::Arc::new(ByName),
             });
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let base = format!("http://{}", listener.local_addr().unwrap());
-            let mut serving = JoinSet::new();
-            serving.spawn(async move { axum::serve(listener, service).await.unwrap() });
-            let token = TokenSource::Fixed("controller".to_owned().into());
-            let datastore = datastore::Client::new(&base, token).unwrap();
-            Self { server, datastore, directory, _serving: serving }
+            Self { server, datastore: serve(service).await.unwrap(), directory }
         }
 
         fn client(&self) -> Client {
@@ -136,7 +127,7 @@ mod tests {
         async fn store(&self, name: &str, hours: u64) -> Sha256 {
             let (file, sha256) = (self.directory.path().join("bundle"), Sha256::of(name.as_bytes()));
             std::fs::write(&file, name).unwrap();
-            self.datastore.bundle_put(&sha256, &file).await.unwrap();
+            self.datastore.client.bundle_put(&sha256, &file).await.unwrap();
             let object = std::fs::File::open(self.object(&sha256)).unwrap();
             object.set_modified(SystemTime::now() - Duration::from_hours(hours)).unwrap();
             sha256
@@ -177,18 +168,18 @@ mod tests {
         ground.make_run("one", "works", None, &worked_on("Running", &worked)).await;
         // The last apply of a layer in another namespace: a destroy takes its files from it.
         ground.make_run("two", "applied", None, &worked_on("Succeeded", &left)).await;
-        sweep_once(&ground.client(), &ground.datastore).await.unwrap();
+        sweep_once(&ground.client(), &ground.datastore.client).await.unwrap();
         for kept in [&young, &told, &worked, &left] {
-            assert!(ground.datastore.bundle_exists(kept).await.unwrap());
+            assert!(ground.datastore.client.bundle_exists(kept).await.unwrap());
         }
-        assert!(!ground.datastore.bundle_exists(&unneeded).await.unwrap());
+        assert!(!ground.datastore.client.bundle_exists(&unneeded).await.unwrap());
 
         // Retention lets the run go, and then its bundle goes.
         let runs = Api::<TerraformRun>::namespaced(ground.client(), "two");
         runs.delete("applied", &Default::default()).await.unwrap();
-        sweep_once(&ground.client(), &ground.datastore).await.unwrap();
-        assert!(!ground.datastore.bundle_exists(&left).await.unwrap());
-        assert!(ground.datastore.bundle_exists(&told).await.unwrap());
+        sweep_once(&ground.client(), &ground.datastore.client).await.unwrap();
+        assert!(!ground.datastore.client.bundle_exists(&left).await.unwrap());
+        assert!(ground.datastore.client.bundle_exists(&told).await.unwrap());
         ground.server.stop().await;
     }
 
@@ -198,8 +189,8 @@ mod tests {
         let old = ground.store("old", 900).await;
         let Ground { server, datastore, .. } = &ground;
         let nobody = server.client(Identity::new("nobody", [""; 0]));
-        assert!(sweep_once(&nobody, datastore).await.is_err());
-        assert!(datastore.bundle_exists(&old).await.unwrap());
+        assert!(sweep_once(&nobody, &datastore.client).await.is_err());
+        assert!(datastore.client.bundle_exists(&old).await.unwrap());
         ground.server.stop().await;
     }
 }

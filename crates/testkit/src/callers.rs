@@ -1,9 +1,12 @@
 //! A datastore that believes names: for tests and measures of the datastore itself, where who calls is a matter of the words in the
 //! token. It stands in for the review of tokens by a Kubernetes API and nothing else.
 
-use datastore::Attempt;
+use anyhow::{Context, Result};
+use datastore::client::TokenSource;
 use datastore::service::{Caller, ReviewError, Reviewer, Runner};
+use datastore::{Attempt, Client};
 use futures::future::BoxFuture;
+use tokio::task::JoinSet;
 
 /// The token `controller` is Terrane itself, `NAMESPACE/RUN/ATTEMPT` a runner, every other one nobody's.
 #[derive(Debug)]
@@ -26,4 +29,25 @@ fn runner(token: &str) -> Option<Caller> {
         pod_uid: "uid".to_owned(),
         attempt: Attempt::new(run, attempt.parse().ok()?).ok()?,
     }))
+}
+
+/// A datastore on loopback, as the controllers reach it. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Served {
+    pub url: String,
+    pub client: Client,
+    _serving: JoinSet<()>,
+}
+
+/// Serves a datastore that believes names.
+pub async fn serve(service: axum::Router) -> Result<Served> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("listening as a datastore")?;
+    let url = format!("http://{}", listener.local_addr().context("reading the datastore's address")?);
+    let client = Client::new(&url, TokenSource::Fixed("controller".to_owned().into()))?;
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        // It ends with the test, and whoever asks it then learns that.
+        let _ = axum::serve(listener, service).await;
+    });
+    Ok(Served { url, client, _serving: serving })
 }

@@ -79,26 +79,33 @@ serve_code() {
     write_slow
     write_quick
     write_cloud
-    kubectl --namespace default create configmap check-code --from-file "$work/code" >/dev/null
-    # Found by its URL, as one Secret for many repositories is.
-    kubectl --namespace default create secret generic check-git --type terrane.dev/repository \
-        --from-literal url=https://check-git.default.svc >/dev/null
     # A state belongs to a place in the code, so each layer has one of its own.
     items='{key: checked.tf, path: checked/main.tf}, {key: cloud.tf, path: cloud/main.tf}'
     for layer in slow-killed slow-drained slow-lost slow-paused; do items+=", {key: slow.tf, path: $layer/main.tf}"; done
     for layer in "${GOING[@]}"; do items+=", {key: slow.tf, path: fault-$layer/main.tf}"; done
     for layer in "${FAULTS[@]}"; do items+=", {key: quick.tf, path: fault-$layer/main.tf}"; done
-    sed -e 's/quickstart/check/g' -e "s|items: .*|items: [$items]|" examples/quickstart/2-git-server.yaml |
+    serve_files default "$work/code" "$items"
+}
+
+# The Git server of the example with other files, and the repository `check` of it: serve_files NAMESPACE DIRECTORY ITEMS
+# ITEMS says, as a volume does, at which path of the code a file of the directory is.
+serve_files() {
+    kubectl --namespace "$1" create configmap check-code --from-file "$2" >/dev/null
+    # Found by its URL, as one Secret for many repositories is.
+    kubectl --namespace "$1" create secret generic check-git --type terrane.dev/repository \
+        --from-literal "url=https://check-git.$1.svc" >/dev/null
+    sed -e 's/quickstart/check/g' -e "s/namespace: default/namespace: $1/" -e "s/check-git\.default/check-git.$1/" \
+        -e "s/metadata.name: default/metadata.name: $1/" -e "s|items: .*|items: [$3]|" examples/quickstart/2-git-server.yaml |
         kubectl apply --filename - >/dev/null 2>&1
     kubectl apply --filename - >/dev/null <<EOF
 apiVersion: terrane.dev/v1alpha1
 kind: TerraformRepository
-metadata: {name: check, namespace: default}
+metadata: {name: check, namespace: $1}
 spec:
-  repository: {url: https://check-git.default.svc/code.git}
+  repository: {url: https://check-git.$1.svc/code.git}
   pollInterval: 10s
 EOF
-    kubectl --namespace default rollout status deployment/check-git --timeout 60s >/dev/null
+    kubectl --namespace "$1" rollout status deployment/check-git --timeout 60s >/dev/null
 }
 
 # make_layer NAME PATH [NAMESPACE] [MORE OF THE SPEC, IN YAML]

@@ -68,21 +68,7 @@ resource "terraform_data" "going" {
   }
 }
 EOF
-    kubectl --namespace payments create configmap check-code --from-file "$work/parted" >/dev/null
-    kubectl --namespace payments create secret generic check-git --type terrane.dev/repository \
-        --from-literal url=https://check-git.payments.svc >/dev/null
-    sed -e 's/quickstart/check/g' -e 's/namespace: default/namespace: payments/' -e 's/check-git\.default/check-git.payments/' \
-        -e 's/metadata.name: default/metadata.name: payments/' -e 's|items: .*|items: [{key: going.tf, path: going/main.tf}]|' \
-        examples/quickstart/2-git-server.yaml | kubectl apply --filename - >/dev/null 2>&1
-    kubectl apply --filename - >/dev/null <<EOF
-apiVersion: terrane.dev/v1alpha1
-kind: TerraformRepository
-metadata: {name: check, namespace: payments}
-spec:
-  repository: {url: https://check-git.payments.svc/code.git}
-  pollInterval: 10s
-EOF
-    kubectl --namespace payments rollout status deployment/check-git --timeout 60s >/dev/null
+    serve_files payments "$work/parted" '{key: going.tf, path: going/main.tf}'
 }
 
 check_private_addresses() {

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use api::template::Declared;
 use api::text::{CommitId, GitUrl, ImageDigest, Sha256};
-use datastore::client::TokenSource;
 use datastore::service::{Keyring, Options, router};
 use engine::repository::Heads;
 use engine::{Read, image};
@@ -16,7 +15,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use sources::oci::{ImageOptions, Images};
 use sources::{FileUrls, Git, GitOptions, Interest, Module};
-use testkit::callers::ByName;
+use testkit::callers::{ByName, Served, serve};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -69,9 +68,8 @@ impl Reader for Nobody {
 
 struct Ground {
     directory: tempfile::TempDir,
-    datastore: datastore::Client,
+    datastore: Served,
     asked: Arc<Mutex<Vec<String>>>,
-    _serving: JoinSet<()>,
 }
 
 impl Ground {
@@ -90,13 +88,7 @@ impl Ground {
                 next.run(request)
             },
         ));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}", listener.local_addr().unwrap());
-        let mut serving = JoinSet::new();
-        serving.spawn(async move { axum::serve(listener, service).await.unwrap() });
-        let token = TokenSource::Fixed("controller".to_owned().into());
-        let datastore = datastore::Client::new(&base, token).unwrap();
-        let ground = Self { directory, datastore, asked, _serving: serving };
+        let ground = Self { directory, datastore: serve(service).await.unwrap(), asked };
         std::fs::create_dir(ground.path("code")).unwrap();
         ground.git(&["init", "--quiet", "--initial-branch", "main", "."]);
         // Counts itself, and is git otherwise.
@@ -162,7 +154,7 @@ impl Ground {
             kube::Client::new(no_secrets, "default"),
             git.unwrap(),
             images.unwrap(),
-            self.datastore.clone(),
+            self.datastore.client.clone(),
         )
     }
 
@@ -179,7 +171,7 @@ impl Ground {
     }
 
     async fn forget(&self, sha256: &Sha256) {
-        assert!(self.datastore.bundle_delete(sha256, Timestamp::MAX).await.unwrap());
+        assert!(self.datastore.client.bundle_delete(sha256, Timestamp::MAX).await.unwrap());
         self.asked();
     }
 }
@@ -210,7 +202,7 @@ async fn a_bundle_is_made_once_and_stored_once_and_again_only_where_it_is_gone()
     ground.forget(&sha256).await;
     assert_eq!(remote.bundle(&place, &commit).await.unwrap(), sha256);
     assert_eq!(ground.asked(), ["POST", "POST", "PUT"]);
-    assert!(ground.datastore.bundle_exists(&sha256).await.unwrap());
+    assert!(ground.datastore.client.bundle_exists(&sha256).await.unwrap());
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ use api::{SYSTEM_NAMESPACE, TerraformLayer, TerraformRepository, TerraformRun, l
 use controllers::{
     Branch, Context, Desk, Election, Followed, ImageAt, Interest, Module, Place, Reader, Turns,
 };
-use datastore::client::TokenSource;
 use datastore::service::Keyring;
 use embedded::auth::Identity;
 use embedded::serve::{Listen, Options, Server};
@@ -32,7 +31,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use testkit::callers::ByName;
+use testkit::callers::{ByName, Served, serve};
 use testkit::objects;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -64,9 +63,8 @@ type History = Arc<Mutex<Vec<Write>>>;
 
 struct Ground {
     server: Server,
-    datastore: String,
+    datastore: Served,
     history: History,
-    serving: JoinSet<()>,
     directory: tempfile::TempDir,
 }
 
@@ -84,11 +82,8 @@ impl Ground {
             keys: Keyring::load_or_create(&directory.path().join("keys")).unwrap(),
             reviewer: Arc::new(ByName),
         });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let datastore = format!("http://{}", listener.local_addr().unwrap());
-        let mut serving = JoinSet::new();
-        serving.spawn(async move { axum::serve(listener, service).await.unwrap() });
-        let ground = Self { server, datastore, history: History::default(), serving, directory };
+        let datastore = serve(service).await.unwrap();
+        let ground = Self { server, datastore, history: History::default(), directory };
         for namespace in namespaces() {
             let api = Api::all(ground.client());
             api.create(&PostParams::default(), &objects::namespace(&namespace)).await.unwrap();
@@ -135,13 +130,12 @@ impl Ground {
     /// All that one controller process does, until it is dropped.
     fn process(&self, name: &'static str) -> JoinSet<()> {
         let client = self.recorded(name);
-        let token = TokenSource::Fixed("controller".to_owned().into());
-        let datastore = datastore::Client::new(&self.datastore, token).unwrap();
+        let datastore = self.datastore.client.clone();
         let code = Code { datastore: datastore.clone(), file: self.directory.path().join(name) };
         let mut settings = Settings::new(RunnerSettings {
             image: api::LOCAL_IMAGE.to_owned(),
             service_account: "default".to_owned(),
-            datastore_url: self.datastore.clone(),
+            datastore_url: self.datastore.url.clone(),
             path: None,
             environment: Vec::new(),
             secrets: RunnerSecrets::default(),
@@ -372,7 +366,6 @@ async fn two_controllers_share_four_shards_under_one_limit_and_one_takes_over_wh
     assert!((2..=CAP).contains(&most), "several runners worked at a time, and never more than may: {most}");
     check_one_leader(&ground.history.lock().unwrap());
     stage.shutdown().await;
-    let Ground { server, mut serving, .. } = ground;
-    serving.shutdown().await;
+    let Ground { server, .. } = ground;
     server.stop().await;
 }

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use api::TerraformLayer;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use testkit::process::Scratch;
 
-use crate::harness::{Terrane, declare_repository, is, layer_until, why};
+use crate::harness::{Terrane, declare_path, declare_repository, is, layer_until, why};
 use crate::told;
 
 const CODE: &str = "resource \"terraform_data\" \"x\" { input = \"one\" }\n";
@@ -57,15 +57,7 @@ async fn a_layer_keeps_its_state_where_it_says_and_takes_nothing_along_by_itself
     assert_eq!((of("shelf"), of("s3")), (json!(false), json!(true)));
 
     let _source = declare_repository(&client, "code", &[("app/main.tf", CODE)]).await;
-    let layer = json!({
-        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "app" },
-        "spec": {
-            "repository": { "name": "code" }, "branch": "main", "path": "app",
-            "remediationStrategy": { "autoApply": true },
-        },
-    });
-    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
+    declare_path(&client, "code", "app", "app").await;
     layer_until(&client, "app", "applied", is("Ready")).await;
     let state = told(terrane.command(&["state", "pull", "app"]));
 
@@ -123,15 +115,7 @@ output "password" {{
         file.display()
     );
     let _source = declare_repository(&client, "code", &[("app/main.tf", code.as_str())]).await;
-    let layer = json!({
-        "apiVersion": "terrane.dev/v1alpha1", "kind": "TerraformLayer", "metadata": { "name": "app" },
-        "spec": {
-            "repository": { "name": "code" }, "branch": "main", "path": "app",
-            "remediationStrategy": { "autoApply": true },
-        },
-    });
-    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
-    layers.create(&PostParams::default(), &serde_json::from_value(layer).unwrap()).await.unwrap();
+    declare_path(&client, "code", "app", "app").await;
     layer_until(&client, "app", "applied", is("Ready")).await;
     assert!(file.exists(), "the state is where the code says");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
@@ -164,6 +148,7 @@ output "password" {{
 
     // What a run keeps for a Secret can be shown too, by the rule that holds for every output.
     let patch = Patch::Merge(json!({ "spec": { "writeOutputsTo": [{ "secret": "app" }] } }));
+    let layers = Api::<TerraformLayer>::namespaced(client.clone(), "default");
     layers.patch("app", &PatchParams::default(), &patch).await.unwrap();
     layer_until(&client, "app", "its outputs are written", is("OutputsWritten")).await;
     let shown: Value =
